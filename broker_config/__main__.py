@@ -1,0 +1,7 @@
+"""python -m broker_config fetch|start|stop|status|wrappers"""
+
+from __future__ import annotations
+
+from broker_config.cli import main
+
+main()

@@ -1,0 +1,263 @@
+"""Making, describing and deleting topics: what was asked for is read back, and every call has a deadline.
+
+A topic is returned only when the broker holds the settings that were asked for and every partition has a leader. Making
+`<run>.control` is the lock of a run id, so an existing topic is an error of its own: `TopicExists`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
+
+from broker_config.deadline import Deadline
+from broker_config.kafka_errors import broker_error, kafka_error
+from broker_config.topics import Topics, TopicSpec
+from schemas.errors import BrokerError, DeadlineExceeded
+
+Partition = tuple[str, int]
+
+LEADER_POLL_S = 0.02  # a leader is there about 40 ms after the topic was made
+ABSENT = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"})
+
+
+class TopicExists(BrokerError):
+    """The broker already has these topics; `names` lists them. For `<run>.control`: the run id is taken."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        super().__init__(f"topics exist already: {', '.join(names)}; topic names are never used twice, choose another run id")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """What the broker says of a topic. `topic_id` changes when a topic is deleted and made again under the same name."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    leaderless: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """First offset that can be read, and the offset that the next record will get."""
+
+    start: int
+    end: int
+
+
+def create_topics(
+    admin: AdminClient, specs: Iterable[TopicSpec], deadline: Deadline, *, adopt_existing: bool = False
+) -> dict[str, str]:
+    """Make topics; returns name -> topic id once each has the settings asked for and a leader for every partition.
+
+    Args:
+        adopt_existing: topics that exist are checked like new ones instead of refused; the caller looks whether they are empty.
+
+    Raises:
+        TopicExists: some exist already (the others were made).
+        BrokerError: the broker refuses, or applied other settings than asked for.
+        DeadlineExceeded: not done in time.
+    """
+    wanted = {spec.name: spec for spec in specs}
+    if not wanted:
+        return {}
+    new = [
+        NewTopic(s.name, num_partitions=s.partitions, replication_factor=s.replication_factor, config=dict(s.config))
+        for s in wanted.values()
+    ]
+    existing: list[str] = []
+    for name, future in admin.create_topics(new, request_timeout=_seconds(deadline)).items():
+        try:
+            _result(future, deadline, f"the broker to make topic {name}")
+        except KafkaException as error:
+            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise broker_error(f"making topic {name}", error) from error
+            existing.append(name)
+    if existing and not adopt_existing:
+        raise TopicExists(existing)
+    found = _await_leaders(admin, wanted.keys(), deadline)
+    _check_applied(admin, wanted, found, deadline)
+    return {name: info.topic_id for name, info in found.items()}
+
+
+def describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
+    """What the broker says of topics. A topic that does not exist, or that the user may not see, is absent from the answer.
+
+    Raises:
+        BrokerError, DeadlineExceeded
+    """
+    if not names:
+        return {}
+    futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=_seconds(deadline))
+    found: dict[str, TopicInfo] = {}
+    for name, future in futures.items():
+        try:
+            described = _result(future, deadline, f"the broker to describe topic {name}")
+        except KafkaException as error:
+            if kafka_error(error).name() in ABSENT:
+                continue
+            raise broker_error(f"describing topic {name}", error) from error
+        leaderless = tuple(p.id for p in described.partitions if p.leader is None or p.leader.id < 0)
+        found[name] = TopicInfo(name, str(described.topic_id), len(described.partitions), leaderless)
+    return found
+
+
+def topic_names(admin: AdminClient, deadline: Deadline) -> list[str]:
+    """All topics that the user may see, sorted.
+
+    Raises:
+        BrokerError, DeadlineExceeded
+    """
+    try:
+        return sorted(admin.list_topics(timeout=_seconds(deadline)).topics)
+    except KafkaException as error:
+        deadline.check("the broker to list its topics")
+        raise broker_error("listing topics", error) from error
+
+
+def topics_of_run(admin: AdminClient, run_id: str, deadline: Deadline) -> list[str]:
+    """The topics of one run, sorted by name, which is by version too."""
+    names = Topics(run_id)
+    return [name for name in topic_names(admin, deadline) if name.startswith(names.prefix)]
+
+
+def run_exists(admin: AdminClient, run_id: str, deadline: Deadline) -> bool:
+    """Whether the broker holds any topic of the run."""
+    return bool(topics_of_run(admin, run_id, deadline))
+
+
+def delete_topics(admin: AdminClient, names: Collection[str], deadline: Deadline) -> list[str]:
+    """Delete topics; returns those that were there. One that is gone already is no error.
+
+    Raises:
+        BrokerError, DeadlineExceeded
+    """
+    if not names:
+        return []
+    deleted: list[str] = []
+    for name, future in admin.delete_topics(list(names), request_timeout=_seconds(deadline)).items():
+        try:
+            _result(future, deadline, f"the broker to delete topic {name}")
+            deleted.append(name)
+        except KafkaException as error:
+            if kafka_error(error).name() not in ABSENT:
+                raise broker_error(f"deleting topic {name}", error) from error
+    return deleted
+
+
+def delete_records(admin: AdminClient, before: Mapping[Partition, int], deadline: Deadline) -> dict[Partition, int]:
+    """Cut partitions: records below the given offset can no longer be read. Returns the first offset left of each.
+
+    Raises:
+        BrokerError, DeadlineExceeded
+    """
+    if not before:
+        return {}
+    cuts = [TopicPartition(topic, partition, offset) for (topic, partition), offset in before.items()]
+    left: dict[Partition, int] = {}
+    for cut, future in admin.delete_records(cuts, request_timeout=_seconds(deadline)).items():
+        where = f"{cut.topic}[{cut.partition}]"
+        try:
+            deleted = _result(future, deadline, f"the broker to cut {where}")
+        except KafkaException as error:
+            raise broker_error(f"deleting records of {where} below {before[(cut.topic, cut.partition)]}", error) from error
+        left[(cut.topic, cut.partition)] = int(deleted.low_watermark)
+    return left
+
+
+def log_bounds(admin: AdminClient, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, LogBounds]:
+    """First and next offset of partitions.
+
+    Raises:
+        BrokerError: a topic does not exist, or its partition has no leader.
+        DeadlineExceeded: no answer in time.
+    """
+    if not partitions:
+        return {}
+    starts = _offsets(admin, partitions, OffsetSpec.earliest(), deadline)
+    ends = _offsets(admin, partitions, OffsetSpec.latest(), deadline)
+    return {partition: LogBounds(starts[partition], ends[partition]) for partition in partitions}
+
+
+def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: OffsetSpec, deadline: Deadline) -> dict[Partition, int]:
+    asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
+    offsets: dict[Partition, int] = {}
+    for where, future in admin.list_offsets(asked, request_timeout=_seconds(deadline)).items():
+        try:
+            found = _result(future, deadline, f"the offsets of {where.topic}[{where.partition}]")
+        except KafkaException as error:
+            raise broker_error(f"asking for the offsets of {where.topic}[{where.partition}]", error) from error
+        offsets[(where.topic, where.partition)] = int(found.offset)
+    return offsets
+
+
+def _await_leaders(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
+    while True:
+        found = describe(admin, names, deadline)
+        waiting = [name for name in names if name not in found or found[name].leaderless]
+        if not waiting:
+            return found
+        deadline.check(f"a leader of every partition of {', '.join(waiting)}; is a broker down?")
+        time.sleep(min(LEADER_POLL_S, deadline.remaining()))
+
+
+def _check_applied(
+    admin: AdminClient, wanted: Mapping[str, TopicSpec], found: Mapping[str, TopicInfo], deadline: Deadline
+) -> None:
+    """Compare what the broker holds with what was asked for; all differences in one error."""
+    wrong: list[str] = []
+    for name, spec in wanted.items():
+        if found[name].partitions != spec.partitions:
+            wrong.append(_difference(name, "partitions", str(spec.partitions), str(found[name].partitions)))
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name, spec in wanted.items() if spec.config]
+    if resources:
+        for resource, future in admin.describe_configs(resources, request_timeout=_seconds(deadline)).items():
+            try:
+                entries = _result(future, deadline, f"the settings of topic {resource.name}")
+            except KafkaException as error:
+                raise broker_error(f"reading back the settings of topic {resource.name}", error) from error
+            for key, asked in wanted[resource.name].config.items():
+                got = entries[key].value if key in entries else None
+                if got != asked:
+                    wrong.append(_difference(resource.name, key, asked, got))
+    if wrong:
+        raise BrokerError("the broker applied other topic settings than asked for:\n" + "\n".join(wrong))
+
+
+_SETTING_OF = {
+    "max.message.bytes": "kafka.max_record_mib",
+    "min.insync.replicas": "kafka.min_insync_replicas",
+    "partitions": "kafka.partitions or kafka.request_partitions",
+}
+
+
+def _difference(topic: str, key: str, asked: str, got: str | None) -> str:
+    setting = _SETTING_OF.get(key)
+    ours = f", or change {setting} and take a new run id" if setting else ""
+    return f"  topic {topic}: {key}: asked {asked}, got {got}; lift what overrides it at the broker (a topic policy){ours}"
+
+
+def _seconds(deadline: Deadline) -> float:
+    """The time left as a request timeout; librdkafka refuses less than a millisecond."""
+    return max(0.001, deadline.remaining())
+
+
+def _result(future: Future[Any], deadline: Deadline, what: str) -> Any:
+    """The future's result; `KafkaException` is the caller's to read, except that no answer in time is `DeadlineExceeded`."""
+    try:
+        # The request carries the same timeout; a little more lets its own, better told failure arrive first.
+        return future.result(deadline.remaining() + 1.0)
+    except FutureTimeout:
+        raise DeadlineExceeded(f"waited {deadline.seconds:g} s for {what}") from None
+    except KafkaException as error:
+        if kafka_error(error).name() == "_TIMED_OUT":
+            raise DeadlineExceeded(f"waited {deadline.seconds:g} s for {what}; is the broker up?") from error
+        raise

@@ -1,0 +1,23 @@
+"""Where downloaded and generated files live: `.cache/` in the project, or the folder that WEIR_CACHE names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+
+
+def cache_root() -> Path:
+    """The cache folder; it may not exist yet. A copy of the packages that is no checkout uses the user's cache."""
+    named = os.environ.get("WEIR_CACHE")
+    if named:
+        return Path(named).expanduser().resolve()
+    if (PROJECT / "pyproject.toml").is_file():
+        return PROJECT / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "weir"
+
+
+def kafka_cache() -> Path:
+    """Jars, class archives, tool wrappers and the local broker's data."""
+    return cache_root() / "kafka"

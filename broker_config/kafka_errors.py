@@ -1,0 +1,103 @@
+"""Kafka's errors in words: which were meant for us, what they mean, what to check.
+
+A `KafkaError`'s text can be a kilobyte of request dump, so a message here is made of its name and, where short, its text.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from schemas.errors import BrokerError
+
+log = logging.getLogger(__name__)
+
+REPEAT_S = 30.0  # librdkafka reports a lost broker several times a second; a person needs it once
+
+_ADVICE = {
+    "TOPIC_AUTHORIZATION_FAILED": "the user lacks a right on the topic: check its ACLs (READ, WRITE, CREATE, DELETE, ...)",
+    "CLUSTER_AUTHORIZATION_FAILED": "the user lacks a right on the cluster: check its ACLs",
+    "GROUP_AUTHORIZATION_FAILED": "the user lacks a right on the consumer group: check its ACLs (DESCRIBE, READ)",
+    "MSG_SIZE_TOO_LARGE": "the record is larger than the topic's max.message.bytes: raise kafka.max_record_mib for a new run",
+    "UNKNOWN_TOPIC_OR_PART": "the topic does not exist, was deleted, or is hidden by ACLs",
+    "INVALID_REPLICATION_FACTOR": "fewer brokers than kafka.replication_factor",
+    "INVALID_CONFIG": "the broker refuses a topic setting",
+    "POLICY_VIOLATION": "a policy of the broker forbids it",
+    "NOT_ENOUGH_REPLICAS": "fewer replicas in sync than kafka.min_insync_replicas: a broker is down",
+    "_AUTO_OFFSET_RESET": "the offset is outside the log: records were deleted, or the topic is another one of the same name",
+    "_AUTHENTICATION": "the broker refuses the login: check kafka.security",
+    "_SSL": "the TLS handshake fails: check kafka.security.ca_location and the host name",
+}
+
+# What librdkafka mends by itself; a consumer that meets one goes on polling.
+_TRANSIENT = frozenset({"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_WAIT_COORD", "_RESOLVE"})
+
+
+def kafka_error(exception: KafkaException) -> KafkaError:
+    """The error inside an exception of confluent-kafka."""
+    error = exception.args[0]
+    if not isinstance(error, KafkaError):
+        raise TypeError(f"not a Kafka error: {error!r}") from exception
+    return error
+
+
+def explain(error: KafkaError) -> str:
+    """`NAME (text): advice` on one line."""
+    text = error.str().splitlines()[0][:200] if error.str() else ""
+    words = f"{error.name()} ({text})" if text else error.name()
+    advice = _ADVICE.get(error.name())
+    return f"{words}: {advice}" if advice else words
+
+
+def broker_error(doing: str, exception: KafkaException) -> BrokerError:
+    """The `BrokerError` to raise when Kafka refused while `doing`."""
+    return BrokerError(f"{doing}: {explain(kafka_error(exception))}")
+
+
+def data_of(message: Message | None) -> Message | None:
+    """The one classifier of what `Consumer.poll` returns: a record, or None for nothing, an end of partition or a passing fault.
+
+    Raises:
+        BrokerError: the partition cannot be read any more (rights, offset outside the log, unreadable batch, unknown code).
+    """
+    if message is None:
+        return None
+    error = message.error()
+    if error is None:
+        return message
+    if error.name() in _TRANSIENT and not error.fatal():
+        return None
+    raise BrokerError(f"reading {message.topic()}[{message.partition()}] at offset {message.offset()}: {explain(error)}")
+
+
+class ErrorLog:
+    """An `error_cb` that writes to Python's logging: a new fault at once, the same one again at most every 30 s with its count.
+
+    Never raises: an exception in a callback would surface in an unrelated call of the client.
+    """
+
+    def __init__(self, client_id: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.client_id = client_id
+        self.last: KafkaError | None = None
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: dict[str, float] = {}
+        self._held: dict[str, int] = {}
+
+    def __call__(self, error: KafkaError) -> None:
+        name = error.name()
+        now = self._clock()
+        with self._lock:
+            self.last = error
+            told = self._told.get(name)
+            if told is not None and now - told < REPEAT_S:
+                self._held[name] = self._held.get(name, 0) + 1
+                return
+            self._told[name] = now
+            held = self._held.pop(name, 0)
+        again = f", {held} more since the last line" if held else ""
+        log.warning("Kafka client reports %s%s client=%s", explain(error), again, self.client_id)

@@ -1,0 +1,18 @@
+"""Process logging, configured in one place: stdlib, one line a message, to standard error."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+
+FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
+
+
+def configure(level: str = "INFO", file: str | None = None) -> None:
+    """Send this process's log lines to standard error, or append them to `file`. Times are UTC."""
+    handler: logging.Handler = logging.FileHandler(file) if file else logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter(FORMAT, datefmt="%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=level, handlers=[handler], force=True)

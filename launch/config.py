@@ -1,0 +1,145 @@
+"""A run's file as a whole: every section of every part, with the rules between them checked.
+
+Light on purpose: the config check, `--dry-run` and the supervisor import this module, so it never imports torch, vllm or megatron.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, SecretStr
+
+from learner.config import (
+    LEARNER_SECTIONS,
+    CheckpointingConfig,
+    DispatchConfig,
+    LearnerConfig,
+    LoggerConfig,
+    LossFnConfig,
+)
+from producer.config import PRODUCER_SECTIONS, ProducerConfig
+from schemas import config_file
+from schemas.config import (
+    SHARED_SECTIONS,
+    DataConfig,
+    EnvironmentConfig,
+    GenerationConfig,
+    GrpoConfig,
+    KafkaConfig,
+    ModelConfig,
+    RefitConfig,
+    RunConfig,
+    Section,
+)
+from schemas.errors import ConfigError
+
+
+class LaunchConfig(Section):
+    """How `launch/run_cluster.sh` looks after the processes that it starts."""
+
+    learner_start_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    """The run ends when the learner has not claimed it on the control topic by then."""
+    stop_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """A process that was asked to end and has not by then is killed."""
+
+
+LAUNCH_SECTIONS: dict[str, type[Section]] = {"launch": LaunchConfig}
+
+ALL_SECTIONS: dict[str, type[Section]] = {**SHARED_SECTIONS, **LEARNER_SECTIONS, **PRODUCER_SECTIONS, **LAUNCH_SECTIONS}
+
+
+@dataclass(frozen=True)
+class RunFile:
+    """All sections of one run."""
+
+    run: RunConfig
+    model: ModelConfig
+    data: DataConfig
+    environment: EnvironmentConfig
+    grpo: GrpoConfig
+    loss_fn: LossFnConfig
+    generation: GenerationConfig
+    producer: ProducerConfig
+    learner: LearnerConfig
+    dispatch: DispatchConfig
+    refit: RefitConfig
+    kafka: KafkaConfig
+    checkpointing: CheckpointingConfig
+    logger: LoggerConfig
+    launch: LaunchConfig
+
+    @property
+    def sections(self) -> dict[str, Section]:
+        """The sections by name, in the order of the file."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def run_dir(self) -> Path:
+        """`<run.dir>/<run.id>`; only once the run has an id."""
+        if self.run.id is None:
+            raise ValueError("the run has no id yet")
+        return Path(self.run.dir) / self.run.id
+
+    def with_id(self, run_id: str) -> RunFile:
+        """The same run under an id."""
+        return replace(self, run=RunConfig.model_validate({**self.run.model_dump(), "id": run_id}))
+
+
+def parse(raw: Mapping[str, Any]) -> RunFile:
+    """The sections of a raw mapping, without the rules between them.
+
+    Raises:
+        ConfigError: every problem of every section.
+    """
+    parsed, problems = config_file.parse(raw, ALL_SECTIONS)
+    if problems:
+        raise ConfigError(problems)
+    return RunFile(**parsed)
+
+
+def read(path: str | Path, overrides: Sequence[str] = ()) -> RunFile:
+    """A file that was already checked, such as a run folder's `config.yaml`: the sections alone, nothing of this machine.
+
+    Raises:
+        ConfigError: every problem of every section.
+    """
+    return parse(config_file.read(path, overrides))
+
+
+def dump(runfile: RunFile) -> str:
+    """YAML with every key, defaults included, that `read` takes back. Secrets stay the references that they are."""
+    plain = {name: _plain(section.model_dump()) for name, section in runfile.sections.items()}
+    text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case SecretStr():
+            return value.get_secret_value()  # `env:NAME` or `file:PATH`; the section refuses anything else
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+        case _:
+            return value
+
+
+def key_set() -> list[str]:
+    """Every key that a run's file may hold, sorted, as dotted paths."""
+    return sorted(key for name, section in ALL_SECTIONS.items() for key in _keys(name, section))
+
+
+def _keys(prefix: str, section: type[Section]) -> list[str]:
+    keys: list[str] = []
+    for name, field in section.model_fields.items():
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, Section):
+            keys += _keys(f"{prefix}.{name}", inner)
+        else:
+            keys.append(f"{prefix}.{name}")
+    return keys

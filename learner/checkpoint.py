@@ -1,0 +1,243 @@
+"""Checkpoint folders: `checkpoints/step_00000012/` is whole or does not exist.
+
+Megatron writes into `step_00000012.<incarnation>.tmp`; every rank makes its files durable; rank 0 writes `manifest.json` last and
+renames the folder onto a name that must not exist. A folder whose manifest is missing, or names a file that is missing or of
+another size, is damaged: it is never loaded, and named in a warning. Reading manifests needs neither torch nor megatron.
+
+The files in `megatron/` are not safe to load from strangers: they hold pickled Python objects.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from learner.config import LearnerConfig
+from schemas.errors import WeirError
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+_STEP = re.compile(r"step_(\d{8})")
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Offsets(Record):
+    """Where a resumed learner reads on: next offsets of `control`, of `status`, and of each partition of `requests`."""
+
+    control: int
+    status: int
+    requests: dict[int, int] = Field(default_factory=dict)
+
+
+class Determinism(Record):
+    """What a step's arithmetic depends on, besides config and seals. A replay under other facts compares with a tolerance."""
+
+    torch: str
+    megatron: str
+    transformers: str
+    device: str
+    """`cpu` or the name of the GPU."""
+    cpu_capability: str
+    """Instruction set that torch's kernels were dispatched to."""
+    threads: int
+    data_parallel_size: int
+    tensor_model_parallel_size: int
+    pipeline_model_parallel_size: int
+    train_micro_batch_size: int
+    deterministic: bool
+
+
+class Manifest(Record):
+    """What a checkpoint is. `files` (relative path to bytes) is filled in when it is written."""
+
+    format: Literal["weir.checkpoint/1"] = "weir.checkpoint/1"
+    run: str
+    version: int
+    incarnation: int
+    topic_ids: dict[str, str]
+    next_offsets: Offsets
+    state_digest: str
+    weights_digest: str
+    config_digest: str
+    determinism: Determinism
+    created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+    files: dict[str, int] = Field(default_factory=dict)
+
+
+def determinism(learner: LearnerConfig) -> Determinism:
+    """The facts of this process."""
+    import torch
+
+    gpu = torch.cuda.is_available()
+    return Determinism(
+        torch=torch.__version__,
+        megatron=package_version("megatron-core"),
+        transformers=package_version("transformers"),
+        device=torch.cuda.get_device_name() if gpu else "cpu",
+        cpu_capability=torch.backends.cpu.get_cpu_capability(),
+        threads=torch.get_num_threads(),
+        data_parallel_size=learner.data_parallel_size,
+        tensor_model_parallel_size=learner.tensor_model_parallel_size,
+        pipeline_model_parallel_size=learner.pipeline_model_parallel_size,
+        train_micro_batch_size=learner.train_micro_batch_size,
+        deterministic=learner.deterministic,
+    )
+
+
+def step_folder(root: Path, version: int) -> Path:
+    return root / f"step_{version:08d}"
+
+
+def save(
+    root: Path,
+    manifest: Manifest,
+    write: Callable[[Path], None],
+    *,
+    rank: int,
+    barrier: Callable[[], None],
+    confirm: Callable[[], None] = lambda: None,
+) -> Path:
+    """Write a checkpoint. All ranks call it with their own `write`, which fills the folder it is given (`Policy.save`).
+
+    `confirm` runs on rank 0 right before the rename and raises when this learner may no longer write. A valid folder of the same
+    state digest is kept as it is; a damaged one is renamed to `.bad.<incarnation>`.
+
+    Raises:
+        WeirError: a valid checkpoint of another state already has the name.
+    """
+    final = step_folder(root, manifest.version)
+    tmp = final.with_name(f"{final.name}.{manifest.incarnation}.tmp")
+    if rank == 0:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(tmp, ignore_errors=True)
+        tmp.mkdir()
+    barrier()
+    write(tmp)
+    for file in _files(tmp):
+        _fsync(file)
+    barrier()
+    if rank == 0:
+        _rank0_publish(tmp, final, manifest, confirm)
+    barrier()
+    return final
+
+
+def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], None]) -> None:
+    files = {str(file.relative_to(tmp)): file.stat().st_size for file in _files(tmp)}
+    text = manifest.model_copy(update={"files": files}).model_dump_json(indent=1)
+    part = tmp / f"{MANIFEST}.part"
+    part.write_text(text, encoding="utf-8")
+    _fsync(part)
+    part.rename(tmp / MANIFEST)
+    for folder in [tmp, *(path for path in tmp.rglob("*") if path.is_dir())]:
+        _fsync(folder)
+    confirm()
+    if final.exists():
+        try:
+            there = read(final)
+        except WeirError as damage:
+            bad = final.with_name(f"{final.name}.bad.{manifest.incarnation}")
+            log.warning("damaged checkpoint renamed to=%s reason=%s", bad.name, damage)
+            final.rename(bad)
+        else:
+            if (there.run, there.state_digest) != (manifest.run, manifest.state_digest):
+                raise WeirError(
+                    f"{final} holds state {there.state_digest[:16]} of run {there.run}, this learner has state "
+                    f"{manifest.state_digest[:16]} of run {manifest.run} at the same version; move that folder away or resume from it"
+                )
+            shutil.rmtree(tmp)
+            return
+    tmp.rename(final)
+    _fsync(final.parent)
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a checkpoint folder.
+
+    Raises:
+        WeirError: the folder is damaged; the message says how.
+    """
+    try:
+        manifest = Manifest.model_validate_json((folder / MANIFEST).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise WeirError(f"{folder} has no {MANIFEST}") from None
+    except (ValidationError, UnicodeDecodeError, OSError) as error:
+        raise WeirError(f"{folder / MANIFEST} cannot be read: {error}") from error
+    for name, size in manifest.files.items():
+        file = folder / name
+        if not file.is_file():
+            raise WeirError(f"{file} is missing")
+        if file.stat().st_size != size:
+            raise WeirError(f"{file} has {file.stat().st_size} bytes, {size} were written")
+    if folder.name != step_folder(folder.parent, manifest.version).name:
+        raise WeirError(f"{folder} holds version {manifest.version}")
+    return manifest
+
+
+def latest(root: Path, *, at_most: int | None = None) -> tuple[Path, Manifest] | None:
+    """The newest whole checkpoint (of version `at_most` or lower), or None. Damaged ones are skipped with a warning."""
+    for version, folder in sorted(_steps(root), reverse=True):
+        if at_most is not None and version > at_most:
+            continue
+        try:
+            return folder, read(folder)
+        except WeirError as damage:
+            log.warning("damaged checkpoint skipped folder=%s reason=%s", folder.name, damage)
+    return None
+
+
+def prune(root: Path, keep: int | None) -> list[int]:
+    """Delete whole checkpoints beyond the newest `keep` (None: none) and return their versions.
+
+    A folder is renamed before it is deleted, so that a kill leaves no half checkpoint under a valid name.
+    """
+    if keep is None:
+        return []
+    if keep < 1:
+        raise ValueError(f"keep is {keep}, at least one checkpoint must stay")
+    whole = []
+    for version, folder in sorted(_steps(root)):
+        try:
+            read(folder)
+        except WeirError:
+            continue
+        whole.append((version, folder))
+    gone = whole[:-keep]
+    for _, folder in gone:
+        doomed = folder.with_name(f"{folder.name}.deleted.tmp")
+        folder.rename(doomed)
+        shutil.rmtree(doomed)
+    return [version for version, _ in gone]
+
+
+def _steps(root: Path) -> Iterator[tuple[int, Path]]:
+    if root.is_dir():
+        for path in root.iterdir():
+            match = _STEP.fullmatch(path.name)
+            if match and path.is_dir():
+                yield int(match[1]), path
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,200 @@
+"""Run megatron-core 0.16 without CUDA.
+
+megatron-core asks for CUDA in a few dozen places that have nothing to do with a GPU: devices of scalar tensors, random states,
+synchronisation. `enable` gives the modules below `megatron.core` a view of torch in which those names act on the CPU. Torch
+itself stays as it is (other libraries compare with its functions), except for `Tensor.cuda`, which becomes the identity.
+
+Where CUDA is available nothing is changed, except for the state of torch's own Adam (last section), which is independent of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import queue
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CPU = torch.device("cpu")
+
+_LAZY = ("torch", "filesystem_async", "async_utils", "state_dict_saver", "fully_parallel", "common")
+"""Modules of `dist_checkpointing.strategies` that megatron imports on first use, which would be after the patch."""
+
+
+class _View(types.ModuleType):
+    """A module with some names replaced."""
+
+    def __init__(self, base: types.ModuleType, replaced: dict[str, Any]) -> None:
+        super().__init__(base.__name__)
+        self.__dict__["_base"] = base
+        self.__dict__.update(replaced)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._base, name)
+
+
+class _Stream:
+    """Stands for a stream or an event: everything is done already."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+def _nothing(*_: Any, **__: Any) -> None: ...
+
+
+def _on_cpu(name: str) -> Callable[..., Any]:
+    original = getattr(torch, name)
+
+    def factory(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "cuda":
+            kwargs["device"] = CPU
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = False
+        return original(*args, **kwargs)
+
+    return factory
+
+
+def _torch_view() -> _View:
+    cuda = _View(
+        torch.cuda,
+        {
+            "current_device": lambda: CPU,
+            "device_count": lambda: 1,
+            "synchronize": _nothing,
+            "empty_cache": _nothing,
+            "set_device": _nothing,
+            "current_stream": lambda *_: _Stream(),
+            "default_stream": lambda *_: _Stream(),
+            "stream": lambda _: contextlib.nullcontext(),
+            "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+            "set_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
+            "manual_seed": lambda seed: torch.default_generator.manual_seed(seed),
+            "Stream": _Stream,
+            "Event": _Stream,
+        },
+    )
+    factories = ["tensor", "zeros", "ones", "empty", "full", "arange", "empty_like", "zeros_like", "ones_like"]
+    return _View(torch, {"cuda": cuda, **{name: _on_cpu(name) for name in factories}})
+
+
+def enable() -> None:
+    """Patch the megatron modules imported so far. May be called again after further imports."""
+    if torch.cuda.is_available():
+        return
+    for name in _LAZY:
+        importlib.import_module(f"megatron.core.dist_checkpointing.strategies.{name}")
+    importlib.import_module("megatron.core.dist_checkpointing.exchange_utils")
+    view = _torch_view()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("megatron.core") and getattr(module, "torch", None) is torch:
+            module.torch = view  # type: ignore[attr-defined]
+    torch.Tensor.cuda = lambda self, *_, **__: self
+    _patch_random_states()
+    _patch_gradient_clipping()
+
+
+def _patch_random_states() -> None:
+    from megatron.core.tensor_parallel import random
+
+    def get(device: Any = "cuda", clone: bool = False, graph_safe: bool = False) -> Tensor:
+        return torch.get_rng_state()
+
+    def put(state: Tensor, device: Any = -1, graph_safe: bool = False) -> None:
+        torch.set_rng_state(state)
+
+    random._get_cuda_rng_state, random._set_cuda_rng_state = get, put  # noqa: SLF001
+
+
+def _patch_gradient_clipping() -> None:
+    """The original asserts that gradients are of type torch.cuda.FloatTensor."""
+    from megatron.core.optimizer import clip_grads, optimizer
+
+    def clip(parameters: Tensor | Iterable[Tensor], max_norm: float, total_norm: float, use_decoupled_grad: bool = False) -> None:
+        name = "decoupled_grad" if use_decoupled_grad else "grad"
+        owners = [parameters] if isinstance(parameters, Tensor) else parameters
+        grads = [grad for owner in owners if (grad := getattr(owner, name, None)) is not None]
+        factor = max_norm / (total_norm + 1.0e-6)
+        if factor < 1.0 and grads:
+            torch._foreach_mul_(grads, factor)
+
+    clip_grads.clip_grad_by_total_norm_fp32 = optimizer.clip_grad_by_total_norm_fp32 = clip
+
+
+@contextlib.contextmanager
+def cuda_type_names(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """While an optimizer is built: parameters report `torch.cuda.FloatTensor` and the like, which megatron compares with."""
+    if torch.cuda.is_available():
+        yield
+        return
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+
+    def reporter(parameter: Tensor) -> Callable[..., Any]:
+        def name(*args: Any, **kwargs: Any) -> Any:
+            if args or kwargs:
+                return Tensor.type(parameter, *args, **kwargs)
+            return Tensor.type(parameter).replace("torch.", "torch.cuda.")
+
+        return name
+
+    for parameter in parameters:
+        parameter.type = reporter(parameter)
+    try:
+        yield
+    finally:
+        for parameter in parameters:
+            del parameter.type
+
+
+def collect_writes_in_process() -> None:
+    """A synchronous save hands its results over within this process: the manager process that megatron would spawn for them, at
+    the price of seconds of imports, is not needed."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    filesystem_async._results_queue = queue.Queue()  # noqa: SLF001
+
+
+# torch's own Adam, which megatron uses without Transformer Engine and Apex, is not what its checkpoint code expects.
+
+
+def fix_distributed_optimizer() -> None:
+    """Loading sets `step` too, which a checkpoint of the distributed optimizer does not have, and lacks `no_grad`."""
+    from megatron.core.optimizer import USING_PYTORCH_OPTIMIZER
+    from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
+
+    if not USING_PYTORCH_OPTIMIZER:
+        return
+
+    def set_state(self: Any, model_param: Tensor, tensors: dict[str, Tensor]) -> None:
+        group, order = self.model_param_group_index_map[model_param]
+        main = self.optimizer.param_groups[group]["params"][order]
+        with torch.no_grad():
+            for name, value in {"param": main, **self.optimizer.state[main]}.items():
+                if name in tensors:
+                    value.copy_(tensors[name])
+
+    DistributedOptimizer._set_main_param_and_optimizer_states = set_state  # noqa: SLF001
+
+
+def complete_adam_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give every parameter moments and a step of its own.
+
+    Adam makes them at its first step, but a checkpoint of version 0 needs them; and a loaded state has no step at version 0, or
+    one tensor that all parameters share, which would then count up once for each of them.
+    """
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter.data), torch.zeros_like(parameter.data)
+            step = state.get("step")
+            state["step"] = torch.zeros(()) if step is None else torch.as_tensor(step, dtype=torch.float32).clone()

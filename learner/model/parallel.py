@@ -1,0 +1,66 @@
+"""Process groups of megatron, and the few collectives that the policy needs itself."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state as mpu
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from torch import Tensor
+
+from learner.config import LearnerConfig
+from schemas.errors import ConfigError, Problem
+
+COLLECTIVE_TIMEOUT_MIN = 10
+"""How long a collective waits for a rank that computes. A rank that dies ends it at once."""
+
+
+def initialize(learner: LearnerConfig, seed: int) -> None:
+    """Make the groups. `torch.distributed` must be up.
+
+    Raises:
+        ConfigError: the world has another size than `learner.nproc`.
+    """
+    world = dist.get_world_size()
+    if world != learner.nproc:
+        raise ConfigError(
+            [
+                Problem(
+                    "learner.nproc",
+                    learner.nproc,
+                    f"{world} processes were started",
+                    "give torchrun and the config the same number",
+                )
+            ]
+        )
+    if not mpu.model_parallel_is_initialized():
+        mpu.initialize_model_parallel(
+            learner.tensor_model_parallel_size,
+            learner.pipeline_model_parallel_size,
+            context_parallel_size=learner.context_parallel_size,
+            distributed_timeout_minutes=COLLECTIVE_TIMEOUT_MIN,
+        )
+    torch.manual_seed(seed)
+    model_parallel_cuda_manual_seed(seed)
+
+
+def device() -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+
+
+def sum_over_data_parallel(tensor: Tensor) -> Tensor:
+    """In place; the same bits on every rank of the group."""
+    dist.all_reduce(tensor, group=mpu.get_data_parallel_group())
+    return tensor
+
+
+def max_over_data_parallel(tensor: Tensor) -> Tensor:
+    dist.all_reduce(tensor, dist.ReduceOp.MAX, group=mpu.get_data_parallel_group())
+    return tensor
+
+
+def from_last_stage(tensor: Tensor) -> Tensor:
+    """In place: what the last pipeline stage holds, on all of them."""
+    if mpu.get_pipeline_model_parallel_world_size() > 1:
+        dist.broadcast(tensor, mpu.get_pipeline_model_parallel_last_rank(), group=mpu.get_pipeline_model_parallel_group())
+    return tensor

@@ -1,0 +1,53 @@
+"""Saving and loading the learner's state with Megatron's distributed checkpoints, in a form that any layout can load.
+
+Only `fully_reshardable` is used: of the other forms of the distributed optimizer's state one cannot be saved and one loads wrong.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core import parallel_state as mpu
+
+from learner.model import cpu_compat
+
+FOLDER = "megatron"
+_CONTENT = {
+    "distrib_optim_sharding_type": "fully_reshardable",
+    "singleton_local_shards": False,
+    "chained_optim_avoid_prefix": True,
+    "distrib_optim_fully_reshardable_mem_efficient": False,
+}
+
+
+def save(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
+    """Write `folder/megatron`. All ranks call it; it returns when all have written."""
+    target = folder / FOLDER
+    if dist.get_rank() == 0:
+        target.mkdir(parents=True, exist_ok=True)
+    dist.barrier()
+    cpu_compat.collect_writes_in_process()
+    tree = _tree(model, optimizer, scheduler, loading=False)
+    dist_checkpointing.save(tree, str(target), content_metadata=dict(_CONTENT))
+    dist.barrier()
+
+
+def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
+    """Read `folder/megatron` into the given parts. All ranks call it; the layout may be another than that which saved."""
+    tree = dist_checkpointing.load(_tree(model, optimizer, scheduler, loading=True), str(folder / FOLDER))
+    model.load_state_dict(tree["model"])
+    optimizer.load_state_dict(tree["optimizer"])
+    cpu_compat.complete_adam_state(optimizer.optimizer)
+    scheduler.load_state_dict(tree["scheduler"])
+    torch.set_rng_state(tree["rng"])
+
+
+def _tree(model: Any, optimizer: Any, scheduler: Any, *, loading: bool) -> dict[str, Any]:
+    metadata = {**_CONTENT, "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True)}
+    sharded = model.sharded_state_dict(metadata=metadata)
+    optimizer_state = optimizer.sharded_state_dict(sharded, is_loading=loading, metadata=metadata)
+    return {"model": sharded, "optimizer": optimizer_state, "scheduler": scheduler.state_dict(), "rng": torch.get_rng_state()}

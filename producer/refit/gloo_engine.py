@@ -1,0 +1,161 @@
+"""vLLM's weight-transfer engine over gloo, and the worker's side of a refit.
+
+vLLM's lifecycle gets a meaning that keeps old weights whole: `init` joins the group, `start` does nothing, `update` receives
+everything into staging and checks the digest, `finish` loads. A worker never raises while it receives: it answers with a
+receipt, and the engine calls `finish` with staged weights only when the receipts of all workers agree. That matters with
+several workers, where an error raised by one leaves the other workers' answers unread.
+
+The layers are loaded through vLLM's layer-wise reload: on CPUs the weights in use are packed and cannot be written directly.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+
+from producer.refit.staging import Staged, receive
+from schemas.transfer import join_group
+from schemas.weights import make_plan
+
+logger = logging.getLogger(__name__)
+
+
+class Group(Protocol):
+    """A joined transfer group."""
+
+    def broadcast(self, tensor: torch.Tensor) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class JoinInfo(WeightTransferInitInfo):
+    """One member's offer. rank_offset: the rank of this engine's first worker."""
+
+    host: str
+    port: int
+    prefix: str
+    world: int
+    rank_offset: int
+    timeout_s: float
+    nccl_id: str | None = None
+
+
+@dataclass
+class PlanInfo(WeightTransferUpdateInfo):
+    """What makes the bucket plan. tensors: [name, shape] in the plan's order."""
+
+    tensors: list[Any] = field(default_factory=list)
+    dtype: str = "float32"
+    bucket_mib: int = 64
+
+
+class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
+    """Stages on the CPU whatever the worker's device; loading copies to the device."""
+
+    init_info_cls = JoinInfo
+    update_info_cls = PlanInfo
+    supports_draft_weight_update = False
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._group: Group | None = None
+        self._staged: Staged | None = None
+        self._failure: str | None = "no transfer was begun"
+
+    def join(self, info: JoinInfo, rank: int) -> Group:
+        """Raises: TransferError: the group did not form."""
+        return join_group(info.host, info.port, info.prefix, rank, info.world, info.timeout_s)
+
+    def staging_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def init_transfer_engine(self, init_info: JoinInfo) -> None:
+        self.shutdown()
+        self._failure = None
+        parallel = self.parallel_config
+        rank = init_info.rank_offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
+        try:
+            self._group = self.join(init_info, rank)
+        except Exception as error:  # noqa: BLE001 (whatever it is, every worker must answer before the engine judges)
+            self._fail(error)
+
+    def start_weight_update(self) -> None:
+        """Nothing: the weights in use stay as they are until `finish_weight_update`."""
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        # The base class also synchronizes an accelerator, which a CPU worker does not have; receiving is complete here.
+        self.receive_weights(self.parse_update_info(update_info))
+
+    def receive_weights(self, update_info: PlanInfo) -> None:
+        if self._group is None:
+            return
+        try:
+            index = [(name, tuple(shape)) for name, shape in update_info.tensors]
+            plan = make_plan(index, update_info.dtype, update_info.bucket_mib)
+            self._staged = receive(plan, self._group.broadcast, self.staging_device())
+        except Exception as error:  # noqa: BLE001 (as above)
+            self._fail(error)
+        finally:
+            self._group.close()
+            self._group = None
+
+    def finish_weight_update(self) -> None:
+        """Load what is staged, layer by layer; without anything staged the update just ends. An error leaves half a model."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
+
+        staged, self._staged = self._staged, None
+        if staged is None:
+            return
+        with torch.inference_mode():
+            initialize_layerwise_reload(self.model)
+            self.model.load_weights(staged.tensors())
+            finalize_layerwise_reload(self.model, self.model_config)
+
+    def shutdown(self) -> None:
+        """Leave the group and drop what is staged."""
+        if self._group is not None:
+            self._group.close()
+        self._group = self._staged = None
+
+    def receipt(self) -> dict[str, Any]:
+        """`{"failure": text}`, or `{"digest", "probe"}` of the staged weights."""
+        if self._staged is None:
+            return {"failure": self._failure or "nothing was received"}
+        return {"digest": self._staged.digest, "probe": list(self._staged.probe)}
+
+    def _fail(self, error: Exception) -> None:
+        logger.warning("weight transfer failed", exc_info=error)
+        self._failure = str(error) or type(error).__name__
+        self.shutdown()
+
+
+class WorkerExtension:
+    """Methods that vLLM mixes into its workers. Importing this module, as every worker then does, registers the engines."""
+
+    weight_transfer_engine: Any
+
+    def weir_receipt(self) -> dict[str, Any]:
+        receipt: dict[str, Any] = self.weight_transfer_engine.receipt()
+        return receipt
+
+    def weir_drop(self) -> None:
+        """Drop what is staged; the `finish_weight_update` that follows then loads nothing."""
+        self.weight_transfer_engine.shutdown()
+
+
+def register() -> None:
+    """Make the engines known to vLLM by name; safe to call again in the same process."""
+    known = WeightTransferEngineFactory._registry  # noqa: SLF001 (registering twice raises, and there is no other test)
+    if "gloo" not in known:
+        WeightTransferEngineFactory.register_engine("gloo", "producer.refit.gloo_engine", "GlooEngine")
+    if "weir_nccl" not in known:
+        WeightTransferEngineFactory.register_engine("weir_nccl", "producer.refit.nccl_engine", "NcclEngine")
+
+
+register()

@@ -1,0 +1,79 @@
+"""Every error that Weir raises on purpose.
+
+    WeirError
+    |-- ConfigError        wrong input; shown whole before anything starts (exit code 2)
+    |-- RecordRefused      a record that is not what it must be; quarantined, its slot is issued again
+    |-- ProtocolError      an illegal move of a state machine: our own mistake; the process stops
+    |-- BrokerError        Kafka said no, or what it holds is not what was asked for; the process stops
+    |-- DeadlineExceeded   a wait ended without what it waited for; the owner of the wait decides
+    |-- TransferError      a weight transfer failed; the round goes on without its member
+    `-- RunStopped         the run ended with a named cause; processes leave in order
+
+A message says what happened, the values, and what to do; for a record it names topic, partition, offset and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+class WeirError(Exception):
+    """Base of all expected failures. Command lines print it without a traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing wrong with the input: the key or file, what was found, why it cannot be used, and the fix."""
+
+    key: str
+    value: Any
+    why: str
+    fix: str
+
+    def __str__(self) -> str:
+        shown = "" if self.value is None else f"={self.value!r}"
+        return f"{self.key}{shown}: {self.why}; {self.fix}"
+
+
+class ConfigError(WeirError):
+    """Wrong input. Holds every `Problem` that was found, so that a person can mend all of them at once."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems: Sequence[Problem] = tuple(problems)
+        super().__init__("\n".join(str(p) for p in self.problems))
+
+
+class RecordRefused(WeirError):
+    """A record's bytes or contents are not valid. `reason` is a short fixed word for counting, `detail` is for a person."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        self.reason = reason
+        self.detail = detail
+        super().__init__(f"{reason}: {detail}")
+
+
+class ProtocolError(WeirError):
+    """A state machine was asked for a move that its table does not have."""
+
+
+class BrokerError(WeirError):
+    """The broker refused, or what it applied is not what was asked for."""
+
+
+class DeadlineExceeded(WeirError):
+    """A wait ended by its deadline. The message says what it waited for, how long, and what can end the wait."""
+
+
+class TransferError(WeirError):
+    """A weight transfer failed for this member of the round."""
+
+
+class RunStopped(WeirError):
+    """The run has ended. `resumable` says whether `--resume` can go on with it."""
+
+    def __init__(self, reason: str, *, resumable: bool = True) -> None:
+        self.reason = reason
+        self.resumable = resumable
+        super().__init__(reason)
