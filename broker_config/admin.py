@@ -13,7 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from broker_config.deadline import Deadline
@@ -25,6 +25,8 @@ Partition = tuple[str, int]
 
 LEADER_POLL_S = 0.02  # a leader is there about 40 ms after the topic was made
 ABSENT = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"})
+
+NO_LEADER = frozenset({"_NOENT", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION"})
 
 
 class TopicExists(BrokerError):
@@ -106,7 +108,7 @@ def describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> 
                 continue
             raise broker_error(f"describing topic {name}", error) from error
         leaderless = tuple(p.id for p in described.partitions if p.leader is None or p.leader.id < 0)
-        found[name] = TopicInfo(name, str(described.topic_id), len(described.partitions), leaderless)
+        found[name] = TopicInfo(name, _id_text(described.topic_id), len(described.partitions), leaderless)
     return found
 
 
@@ -119,7 +121,8 @@ def topic_names(admin: AdminClient, deadline: Deadline) -> list[str]:
     try:
         return sorted(admin.list_topics(timeout=_seconds(deadline)).topics)
     except KafkaException as error:
-        deadline.check("the broker to list its topics")
+        if kafka_error(error).name() in ("_TRANSPORT", "_TIMED_OUT"):  # after the whole time was used up
+            raise DeadlineExceeded(f"waited {deadline.seconds:g} s for the broker to list its topics; is it up?") from error
         raise broker_error("listing topics", error) from error
 
 
@@ -177,8 +180,8 @@ def log_bounds(admin: AdminClient, partitions: Collection[Partition], deadline: 
     """First and next offset of partitions.
 
     Raises:
-        BrokerError: a topic does not exist, or its partition has no leader.
-        DeadlineExceeded: no answer in time.
+        BrokerError: a topic does not exist.
+        DeadlineExceeded: no answer, or no leader, in time.
     """
     if not partitions:
         return {}
@@ -188,15 +191,22 @@ def log_bounds(admin: AdminClient, partitions: Collection[Partition], deadline: 
 
 
 def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: OffsetSpec, deadline: Deadline) -> dict[Partition, int]:
-    asked = {TopicPartition(topic, partition): spec for topic, partition in partitions}
     offsets: dict[Partition, int] = {}
-    for where, future in admin.list_offsets(asked, request_timeout=_seconds(deadline)).items():
-        try:
-            found = _result(future, deadline, f"the offsets of {where.topic}[{where.partition}]")
-        except KafkaException as error:
-            raise broker_error(f"asking for the offsets of {where.topic}[{where.partition}]", error) from error
-        offsets[(where.topic, where.partition)] = int(found.offset)
-    return offsets
+    while True:
+        asked = {TopicPartition(*partition): spec for partition in partitions if partition not in offsets}
+        for where, future in admin.list_offsets(asked, request_timeout=_seconds(deadline)).items():
+            name = f"{where.topic}[{where.partition}]"
+            try:
+                found = _result(future, deadline, f"the offsets of {name}")
+                offsets[(where.topic, where.partition)] = int(found.offset)
+            except KafkaException as error:
+                # No leader: the topic is not there, or the broker has only just come back and will have one in a moment.
+                if kafka_error(error).name() not in NO_LEADER or where.topic not in describe(admin, [where.topic], deadline):
+                    raise broker_error(f"asking for the offsets of {name}", error) from error
+        if len(offsets) == len(partitions):
+            return offsets
+        deadline.check("a leader of every partition; is a broker down?")
+        time.sleep(min(LEADER_POLL_S, deadline.remaining()))
 
 
 def _await_leaders(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
@@ -243,6 +253,11 @@ def _difference(topic: str, key: str, asked: str, got: str | None) -> str:
     setting = _SETTING_OF.get(key)
     ours = f", or change {setting} and take a new run id" if setting else ""
     return f"  topic {topic}: {key}: asked {asked}, got {got}; lift what overrides it at the broker (a topic policy){ours}"
+
+
+def _id_text(topic_id: Uuid) -> str:
+    """The id as Kafka's own tools print it."""
+    return str(topic_id).translate(str.maketrans("+/", "-_"))
 
 
 def _seconds(deadline: Deadline) -> float:

@@ -13,7 +13,7 @@ from pathlib import Path
 from broker_config.artifacts import Say
 from broker_config.cache import kafka_cache
 from broker_config.deadline import Deadline
-from broker_config.installation import JVM_OPTIONS, Installation, run_java
+from broker_config.installation import Installation, run_java
 from broker_config.local_broker import LocalBroker
 from broker_config.processes import file_lock
 
@@ -43,7 +43,12 @@ def make_archive(installation: Installation, say: Say) -> Path:
             finally:
                 broker.stop(deadline)
             unfinished = archive.with_suffix(".unfinished")
-            options = [*JVM_OPTIONS, "-Xshare:dump", f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={unfinished}"]
+            options = [
+                *installation.jvm_options,
+                "-Xshare:dump",
+                f"-XX:SharedClassListFile={classes}",
+                f"-XX:SharedArchiveFile={unfinished}",
+            ]
             run_java([str(installation.java), *options, "-cp", installation.classpath], "making Kafka's class archive")
             os.replace(unfinished, archive)
         say(f"Kafka class archive: {archive} ({archive.stat().st_size >> 20} MiB)")

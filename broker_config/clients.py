@@ -112,7 +112,7 @@ def make_producer(kafka: KafkaConfig, bootstrap: str, client_id: str) -> Produce
 
 
 def make_consumer(kafka: KafkaConfig, bootstrap: str, client_id: str, group_id: str, *, partition_eof: bool = False) -> Consumer:
-    """A consumer, for `assign()` with explicit offsets only. Give each polled message to `kafka_errors.data_of`.
+    """A consumer, for assigned partitions only (`consuming.assign`). Give what it polls to `kafka_errors.data_of`.
 
     Raises:
         ConfigError: unreadable secrets or certificates.

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from broker_config.artifacts import Say, fetch, libs_folder
 from broker_config.cache import kafka_cache
-from broker_config.java import find_java
+from broker_config.java import find_java, release_version
 from schemas.errors import BrokerError, ConfigError, Problem
 
 TOOL_TIMEOUT_S = 120.0
@@ -49,11 +49,17 @@ class Installation:
         identity = f"{real}\0{real.stat().st_mtime_ns}\0{self.classpath}"
         return kafka_cache() / f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.jsa"
 
+    @property
+    def jvm_options(self) -> tuple[str, ...]:
+        """Options of every Java process. From 24 on Java warns of calls that Kafka's libraries make; it is told to allow them."""
+        quiet = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
+        return (*JVM_OPTIONS, *quiet) if release_version(self.java) >= 24 else JVM_OPTIONS
+
     def command(self, main: str, *arguments: str, options: Iterable[str] = ()) -> list[str]:
         """The command line that runs a main class of Kafka."""
         archive = self.archive
         shared = [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if archive.is_file() else []
-        return [str(self.java), *JVM_OPTIONS, *shared, *options, "-cp", self.classpath, main, *arguments]
+        return [str(self.java), *self.jvm_options, *shared, *options, "-cp", self.classpath, main, *arguments]
 
     def run(self, main: str, *arguments: str, doing: str, options: Iterable[str] = ()) -> str:
         """Run a main class to its end; returns what it printed.

@@ -61,3 +61,13 @@ def java_version(java: Path) -> int | None:
         return None
     match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)
     return int(match[1]) if match else None
+
+
+def release_version(java: Path) -> int:
+    """The feature version as the runtime's `release` file tells, without starting it; `OLDEST` if there is no such file."""
+    try:
+        text = (java.resolve().parent.parent / "release").read_text(encoding="utf-8")
+    except OSError:
+        return OLDEST
+    match = re.search(r'^JAVA_VERSION="(?:1\.)?(\d+)', text, re.MULTILINE)
+    return int(match[1]) if match else OLDEST

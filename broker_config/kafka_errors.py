@@ -33,8 +33,9 @@ _ADVICE = {
     "_SSL": "the TLS handshake fails: check kafka.security.ca_location and the host name",
 }
 
+
 # What librdkafka mends by itself; a consumer that meets one goes on polling.
-_TRANSIENT = frozenset({"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_WAIT_COORD", "_RESOLVE"})
+PASSING = frozenset({"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_WAIT_COORD", "_RESOLVE"})
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:
@@ -59,7 +60,7 @@ def broker_error(doing: str, exception: KafkaException) -> BrokerError:
 
 
 def data_of(message: Message | None) -> Message | None:
-    """The one classifier of what `Consumer.poll` returns: a record, or None for nothing, an end of partition or a passing fault.
+    """What `Consumer.poll` returned: a record, or None for nothing, an end of partition or a passing fault.
 
     Raises:
         BrokerError: the partition cannot be read any more (rights, offset outside the log, unreadable batch, unknown code).
@@ -69,7 +70,7 @@ def data_of(message: Message | None) -> Message | None:
     error = message.error()
     if error is None:
         return message
-    if error.name() in _TRANSIENT and not error.fatal():
+    if error.name() in PASSING and not error.fatal():
         return None
     raise BrokerError(f"reading {message.topic()}[{message.partition()}] at offset {message.offset()}: {explain(error)}")
 

@@ -352,10 +352,12 @@ class LocalBroker:
             return False  # not listening yet; a client would only retry
         admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0, "error_cb": lambda _: None})
         try:
-            cluster = admin.list_topics(timeout=PROBE_S).cluster_id
+            metadata = admin.list_topics(timeout=PROBE_S)
         except KafkaException:
             return False
-        return bool(cluster == _properties_in(self._formatted)["cluster.id"])
+        # After a kill it answers before its new session is registered; until then partitions have no leader.
+        led = all(p.leader >= 0 for topic in metadata.topics.values() for p in topic.partitions.values())
+        return bool(metadata.brokers) and led and metadata.cluster_id == _properties_in(self._formatted)["cluster.id"]
 
     def _ended_early(self, pid: int) -> BrokerError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -1,8 +1,8 @@
 """Reading logs: one thread that owns one consumer and hands every record to its sink, in the order of each partition.
 
 Invariants: partitions are assigned with explicit offsets, never subscribed; the first record of a partition is at or above the
-offset asked for, the next ones follow without going back; any error of the broker or the client reaches the sink once, as the last
-thing. librdkafka never forgets a topic, so the consumer is renewed after `RENEW_AFTER` topics.
+offset asked for, the next ones follow without going back; an error of the broker or the client reaches the sink once, as the
+last thing. librdkafka never forgets a topic, so the consumer is renewed after `RENEW_AFTER` topics.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class LogReader:
             offset=offset,
             key=key.decode("utf-8", "replace") if isinstance(key, bytes) else key,
             value=message.value() or b"",
-            headers=as_mapping(message.headers()),  # type: ignore[arg-type]  # librdkafka gives str names and bytes values
+            headers=as_mapping(message.headers()),
             timestamp_ms=int(message.timestamp()[1]),
         )
         self._sink(record)

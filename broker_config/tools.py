@@ -48,7 +48,8 @@ connects={connects}
 if [ "$connects" = yes ]; then
     for argument in "$@"; do
         case $argument in
-            --bootstrap-server|--bootstrap-server=*|--bootstrap-controller|--bootstrap-controller=*|--help|--version) connects=no ;;
+            --bootstrap-server | --bootstrap-server=* | --bootstrap-controller | --bootstrap-controller=*) connects=no ;;
+            --help | --version) connects=no ;;
         esac
     done
 fi

@@ -22,6 +22,8 @@ class ChildSpec:
     env: Mapping[str, str]
     log: Path
     grace_s: float
+    keep_open: Sequence[int] = ()
+    """File descriptors that stay open while anything of the child lives."""
 
 
 class Child:
@@ -45,6 +47,7 @@ class Child:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                pass_fds=spec.keep_open,
             )
 
     @property

@@ -1,6 +1,7 @@
 """A run's file as a whole: every section of every part, with the rules between them checked.
 
-Light on purpose: the config check, `--dry-run` and the supervisor import this module, so it never imports torch, vllm or megatron.
+Light on purpose: the config check, `--dry-run` and the supervisor import this module, so it imports neither torch nor vllm nor
+megatron.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pydantic import Field, SecretStr
 from learner.config import (
     LEARNER_SECTIONS,
     CheckpointingConfig,
-    DispatchConfig,
     LearnerConfig,
     LoggerConfig,
     LossFnConfig,
@@ -26,6 +26,7 @@ from schemas import config_file
 from schemas.config import (
     SHARED_SECTIONS,
     DataConfig,
+    DispatchConfig,
     EnvironmentConfig,
     GenerationConfig,
     GrpoConfig,

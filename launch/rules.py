@@ -12,21 +12,15 @@ from dataclasses import dataclass
 from math import gcd, lcm
 from pathlib import Path
 
+from broker_config.security import security_settings
 from launch.config import RunFile
 from launch.model_facts import ModelFacts, looks_like_hub_name
-from schemas.errors import Problem
+from producer.data import check_data
+from producer.vllm_arguments import engine_arguments
+from schemas.errors import ConfigError, Problem
 
 # Head sizes of vLLM's attention on CPUs; the kernels are compiled for these.
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
-
-# Engine arguments that the run's file sets elsewhere, so that producer and learner cannot disagree.
-ENGINE_KEYS_ELSEWHERE = {
-    "model": "model.path",
-    "tokenizer": "model.tokenizer",
-    "dtype": "model.dtype",
-    "max_model_len": "model.max_total_sequence_length",
-    "load_format": "model.path",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,12 +189,16 @@ def model_fits(c: Context) -> Iterator[Problem]:
     tp, pp = file.learner.tensor_model_parallel_size, file.learner.pipeline_model_parallel_size
     for what, count in (("attention heads", m.num_attention_heads), ("key-value heads", m.num_key_value_heads)):
         if count is not None and count % tp:
-            yield Problem("learner.tensor_model_parallel_size", tp, f"does not divide {count} {what}", _use(_divisors_near(count, tp)))
+            yield Problem(
+                "learner.tensor_model_parallel_size", tp, f"does not divide {count} {what}", _use(_divisors_near(count, tp))
+            )
     if m.num_hidden_layers is not None and m.num_hidden_layers % pp:
         why = f"does not divide {m.num_hidden_layers} layers"
         yield Problem("learner.pipeline_model_parallel_size", pp, why, _use(_divisors_near(m.num_hidden_layers, pp)))
     if m.quantized:
-        yield Problem("model.path", file.model.path, "the checkpoint is quantized", "training needs plain weights; convert it first")
+        yield Problem(
+            "model.path", file.model.path, "the checkpoint is quantized", "training needs plain weights; convert it first"
+        )
 
 
 def head_dim_is_supported(c: Context) -> Iterator[Problem]:
@@ -224,11 +222,11 @@ def tokenizer_is_there(c: Context) -> Iterator[Problem]:
         yield Problem("model.tokenizer", str(where), "no such folder", "give a folder or hub name with a tokenizer")
 
 
-def engine_keys_are_ours(c: Context) -> Iterator[Problem]:
-    for key, ours in ENGINE_KEYS_ELSEWHERE.items():
-        if key in c.file.producer.vllm:
-            why = f"{ours} sets it, for producers and learner alike"
-            yield Problem(f"producer.vllm.{key}", c.file.producer.vllm[key], why, f"set {ours} instead")
+def engine_arguments_are_free(c: Context) -> Iterator[Problem]:
+    try:
+        engine_arguments(c.file.model, c.file.generation, c.file.producer, on_gpu=c.machine.gpu)
+    except ConfigError as error:
+        yield from error.problems
 
 
 def backend_is_possible(c: Context) -> Iterator[Problem]:
@@ -249,9 +247,6 @@ def broker_can_do_it(c: Context) -> Iterator[Problem]:
 
 
 def secrets_are_readable(c: Context) -> Iterator[Problem]:
-    from broker_config.security import security_settings
-    from schemas.errors import ConfigError
-
     try:
         security_settings(c.file.kafka.security)
     except ConfigError as error:
@@ -273,8 +268,6 @@ def loggers_are_installed(c: Context) -> Iterator[Problem]:
 
 
 def data_is_usable(c: Context) -> Iterator[Problem]:
-    from producer.data import check_data
-
     yield from check_data(c.file.data, c.file.environment)
 
 
@@ -296,7 +289,7 @@ ERRORS: Sequence[Rule] = (
     model_fits,
     head_dim_is_supported,
     tokenizer_is_there,
-    engine_keys_are_ours,
+    engine_arguments_are_free,
     producers_have_partitions,
     backend_is_possible,
     broker_can_do_it,

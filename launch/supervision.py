@@ -182,7 +182,9 @@ class Supervision:
             return self._let_leave(now)
         words = "says that its input is wrong" if code == WRONG_INPUT else f"ended with {describe_code(code)}"
         self._settle(
-            Outcome(WRONG_INPUT if code == WRONG_INPUT else FAILED, f"the learner {words} before the run was finished", self._learner)
+            Outcome(
+                WRONG_INPUT if code == WRONG_INPUT else FAILED, f"the learner {words} before the run was finished", self._learner
+            )
         )
         return self._stop_producers(now)
 

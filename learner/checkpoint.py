@@ -156,7 +156,7 @@ def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable
             if (there.run, there.state_digest) != (manifest.run, manifest.state_digest):
                 raise WeirError(
                     f"{final} holds state {there.state_digest[:16]} of run {there.run}, this learner has state "
-                    f"{manifest.state_digest[:16]} of run {manifest.run} at the same version; move that folder away or resume from it"
+                    f"{manifest.state_digest[:16]} of run {manifest.run} at this version; move that folder away or resume from it"
                 )
             shutil.rmtree(tmp)
             return

@@ -156,41 +156,8 @@ class LearnerConfig(Section):
             )
         if self.sequence_parallel and self.tensor_model_parallel_size == 1:
             raise ValueError("sequence_parallel needs tensor_model_parallel_size above 1")
-        if self.tensor_model_parallel_size > 1 and self.tensor_model_parallel_size % 2:
-            raise ValueError(f"tensor_model_parallel_size {self.tensor_model_parallel_size} is odd; use a power of two")
-        return self
-
-
-class DispatchConfig(Section):
-    """Giving out slots, and judging who is alive. Beats are the dispatcher's unit of time; they stand still when it does."""
-
-    beat_s: Positive = 1.0
-    """Shortest time between two beats."""
-    heartbeat_s: Positive = 1.0
-    """Time between a producer's heartbeats."""
-    lease_beats: Annotated[int, Field(ge=2)] = 15
-    """A producer is lost so many beats after its last record."""
-    max_attempts: Annotated[int, Field(ge=1)] = 3
-    """Tries of one draw whose rollout fails, before its prompt is given up."""
-    max_draws: Annotated[int, Field(ge=1)] = 8
-    """Prompts of one slot that a filter may refuse; past it the first refused group is trained."""
-    max_lost: Annotated[int, Field(ge=1)] = 4
-    """Losses of a producer in the middle of one draw, before its prompt is given up."""
-    no_progress_timeout_s: Positive = 600.0
-    """The run ends when no group was accepted for so long."""
-    no_producer_timeout_s: Positive = 300.0
-    """The run ends when there was no producer for so long."""
-    start_timeout_s: Positive = 120.0
-    """The first weights wait so long for `producer.count` producers, and then go to those that are there."""
-    stall_timeout_s: Positive = 300.0
-    """A request without a new token for so long is issued again."""
-
-    @model_validator(mode="after")
-    def _lease(self) -> DispatchConfig:
-        if self.lease_beats * self.beat_s < 3 * self.heartbeat_s:
-            raise ValueError(
-                f"a lease of {self.lease_beats} beats of {self.beat_s} s is shorter than three heartbeats of {self.heartbeat_s} s"
-            )
+        if self.sequence_parallel and 8 % self.tensor_model_parallel_size:
+            raise ValueError("sequence_parallel cuts lengths, multiples of 8, by tensor_model_parallel_size; use 2, 4 or 8")
         return self
 
 
@@ -219,7 +186,6 @@ class LoggerConfig(Section):
 LEARNER_SECTIONS: dict[str, type[Section]] = {
     "loss_fn": LossFnConfig,
     "learner": LearnerConfig,
-    "dispatch": DispatchConfig,
     "checkpointing": CheckpointingConfig,
     "logger": LoggerConfig,
 }

@@ -127,6 +127,7 @@ class GlooSender:
 
     def __init__(self, plan: WeightPlan, host: str, timeout_s: float) -> None:
         """timeout_s: from `open` to the last broadcast."""
+        self.nccl_id: str | None = None
         self._plan = plan
         self._host = host
         self._timeout_s = timeout_s

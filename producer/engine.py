@@ -7,10 +7,10 @@ deterministic tokens for tests of scheduling and faults; one contract suite runs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 from schemas.group import Span
 
@@ -124,4 +124,14 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
-EngineArguments = dict[str, Any]
+Progress = Mapping[str, int]
+
+
+def tokens_by_key(progress: Progress) -> dict[str, int]:
+    """Tokens of running requests, summed over all requests of one group. Request ids are `<kind>/<record key>/t<n>/...`."""
+    totals: dict[str, int] = {}
+    for request_id, tokens in progress.items():
+        key, found, _ = request_id.partition("/t")
+        if found:
+            totals[key] = totals.get(key, 0) + tokens
+    return totals

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,6 @@ def set_environment(environ: MutableMapping[str, str], producer: ProducerConfig)
     # The engine is stepped by a thread of this process: no second import of vLLM, no orphans, and pauses between two steps.
     environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(producer.vllm.get("cpu_kvcache_space_gib", 1)))
-    # Without GPUs the only thing compiled is a helper of log-probabilities: seconds of C++ for nothing.
-    environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     threads = cpu_threads(producer)
@@ -53,7 +52,9 @@ def set_environment(environ: MutableMapping[str, str], producer: ProducerConfig)
         environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 
-def engine_arguments(model: ModelConfig, generation: GenerationConfig, producer: ProducerConfig, backend: str) -> dict[str, Any]:
+def engine_arguments(
+    model: ModelConfig, generation: GenerationConfig, producer: ProducerConfig, *, on_gpu: bool
+) -> dict[str, Any]:
     """Keyword arguments of vLLM's EngineArgs, but for the weight-transfer object; `producer.vllm` adds to them.
 
     Raises:
@@ -80,9 +81,11 @@ def engine_arguments(model: ModelConfig, generation: GenerationConfig, producer:
         "max_logprobs": 1,
         "scheduling_policy": "priority",
         "async_scheduling": False,
+        # vLLM's default is 0 in every process: all producers would sample the same sequences.
+        "seed": secrets.randbits(31),
         # The first refit brings the weights; reading them from disk as well would only take time.
         "load_format": "dummy",
-        "enforce_eager": backend == "gloo",
+        "enforce_eager": not on_gpu,
         "disable_log_stats": True,
         "worker_extension_cls": "producer.refit.gloo_engine.WorkerExtension",
     }

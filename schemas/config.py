@@ -170,6 +170,39 @@ class RefitConfig(Section):
     """Largest |engine - learner| log-probability on the probe sequence; null: 1e-3 for float32, 0.5 for bfloat16."""
 
 
+class DispatchConfig(Section):
+    """Giving out slots, and judging who is alive. Beats are the dispatcher's unit of time; they stand still when it does."""
+
+    beat_s: Annotated[float, Field(gt=0)] = 1.0
+    """Shortest time between two beats."""
+    heartbeat_s: Annotated[float, Field(gt=0)] = 1.0
+    """Time between a producer's heartbeats."""
+    lease_beats: Annotated[int, Field(ge=2)] = 15
+    """A producer is lost so many beats after its last record."""
+    max_attempts: Annotated[int, Field(ge=1)] = 3
+    """Tries of one draw whose rollout fails, before its prompt is given up."""
+    max_draws: Annotated[int, Field(ge=1)] = 8
+    """Prompts of one slot that a filter may refuse; past it the first refused group is trained."""
+    max_lost: Annotated[int, Field(ge=1)] = 4
+    """Losses of a producer in the middle of one draw, before its prompt is given up."""
+    no_progress_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    """The run ends when no group was accepted for so long."""
+    no_producer_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    """The run ends when there was no producer for so long."""
+    start_timeout_s: Annotated[float, Field(gt=0)] = 120.0
+    """The first weights wait so long for `producer.count` producers, and then go to those that are there."""
+    stall_timeout_s: Annotated[float, Field(gt=0)] = 300.0
+    """A request without a new token for so long is issued again."""
+
+    @model_validator(mode="after")
+    def _lease(self) -> DispatchConfig:
+        if self.lease_beats * self.beat_s < 3 * self.heartbeat_s:
+            raise ValueError(
+                f"a lease of {self.lease_beats} beats of {self.beat_s} s is shorter than three heartbeats of {self.heartbeat_s} s"
+            )
+        return self
+
+
 class SecurityConfig(Section):
     """How clients prove who they are. Secrets stand here only as `env:NAME` or `file:PATH`."""
 
@@ -220,6 +253,7 @@ SHARED_SECTIONS: dict[str, type[Section]] = {
     "environment": EnvironmentConfig,
     "grpo": GrpoConfig,
     "generation": GenerationConfig,
+    "dispatch": DispatchConfig,
     "refit": RefitConfig,
     "kafka": KafkaConfig,
 }

@@ -2,8 +2,8 @@
 
 | loop | consumes | produces | waits for | unblocked by | deadline |
 |---|---|---|---|---|---|
-| fill a version | status, groups | requests, seals | a group of each slot | any healthy producer | progress, leases, `no_progress_timeout_s` |
-| refit round | acks, rank 0 | control states | acks of each phase | acks, or the loss of who owes one | `phase_timeout_s` |
+| fill a version | status, groups | requests, seals | a group a slot | any healthy producer | leases, `no_progress_timeout_s` |
+| refit round | acks, rank 0 | control states | acks of a phase | acks, or the loss of who owes one | `phase_timeout_s` |
 | rank 0 | its questions | answers | a sealed batch, a round | the two above | `rank_timeout_s` at the ranks |
 
 Invariants: **a short target >= v can always be filled** (nothing but a seal closes a version, and every free slot goes to any
@@ -112,6 +112,12 @@ class Dispatcher:
                 self.stop = Stop(reason="all steps trained", v=self.v, resumable=False, finished=True)
             case _:
                 assert_never(event)
+        self._advance()
+        return self.out
+
+    def begin(self) -> list[Command]:
+        """The first commands: the state as this incarnation sees it."""
+        self.out = []
         self._advance()
         return self.out
 
@@ -294,10 +300,8 @@ class Dispatcher:
                 resumable=True,
             )
         elif waiting and self.window and self.beat - self.progress_beat > self.plan.beats(dispatch.no_progress_timeout_s):
-            self._stop(
-                f"no group accepted for {dispatch.no_progress_timeout_s:g} s (dispatch.no_progress_timeout_s): {self.waits_for()}",
-                resumable=True,
-            )
+            limit = f"{dispatch.no_progress_timeout_s:g} s (dispatch.no_progress_timeout_s)"
+            self._stop(f"no group accepted for {limit}: {self.waits_for()}", resumable=True)
 
     def _end_round(self) -> None:
         if self.round is None:

@@ -190,13 +190,6 @@ class ReadPast:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerWait:
-    """Nothing for rank 0 yet; `what` says what is waited for, for logs and the error of a deadline."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
 class AnswerRefit:
     """Rank 0: open a rendezvous for each group and offer it. `groups`: rank offsets of the members; `worlds`: ranks, sender
     included. No group at all: only the digest is wanted."""
@@ -253,7 +246,6 @@ Command = (
     | CloseTopic
     | WriteSeal
     | ReadPast
-    | AnswerWait
     | AnswerRefit
     | AnswerBatch
     | AnswerFinish

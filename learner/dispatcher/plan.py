@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from learner.config import DispatchConfig
-from schemas.config import GenerationConfig, GrpoConfig, RefitConfig
+from schemas.config import DispatchConfig, GenerationConfig, GrpoConfig, RefitConfig
 from schemas.requests import SamplingParameters
 
 

@@ -47,7 +47,7 @@ def token_sums(curr_BT: Tensor, inputs: LossInputs, terms: LossTerms, counts: Co
         "token_mult_prob_error": gap_BT.abs().exp(),
         "gen_kl_error": kl_estimate(gap_BT, kind),
         "policy_kl_error": kl_estimate(-gap_BT, kind),
-        "js_divergence_error": 0.5 * (kl_estimate(mix_BT - prev_BT, "k3") + kl_estimate(mix_BT - gen_BT, "k3")),
+        "js_divergence_error": 0.5 * (kl_estimate(prev_BT - mix_BT, "k3") + kl_estimate(gen_BT - mix_BT, "k3")),
         "sampling_importance_ratio": terms.weight_BT,
         "is_oob_ratio": terms.oob_BT,
         "approx_entropy": -(curr_BT - gen_BT).exp() * curr_BT,

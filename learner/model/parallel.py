@@ -33,10 +33,15 @@ def initialize(learner: LearnerConfig, seed: int) -> None:
                 )
             ]
         )
+    sizes = (learner.tensor_model_parallel_size, learner.pipeline_model_parallel_size)
+    if mpu.model_parallel_is_initialized() and sizes != (
+        mpu.get_tensor_model_parallel_world_size(),
+        mpu.get_pipeline_model_parallel_world_size(),
+    ):
+        mpu.destroy_model_parallel()
     if not mpu.model_parallel_is_initialized():
         mpu.initialize_model_parallel(
-            learner.tensor_model_parallel_size,
-            learner.pipeline_model_parallel_size,
+            *sizes,
             context_parallel_size=learner.context_parallel_size,
             distributed_timeout_minutes=COLLECTIVE_TIMEOUT_MIN,
         )

@@ -7,6 +7,7 @@ number is drawn after the weights are loaded; micro batches are a pure function 
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -155,7 +156,7 @@ class Policy:
         return values
 
     def state_digest(self) -> str:
-        """sha256 over float32 weights, moments, steps and schedule, the same on all ranks; one layout and history give one digest."""
+        """sha256 over float32 weights, moments, steps and schedule, the same on all ranks. One layout and history give one."""
         replica = 0 if self._learner.use_distributed_optimizer else self.dp_rank
         return optimizer.state_digest(self._optimizer, self._scheduler, replica=replica)
 
@@ -321,6 +322,8 @@ class Policy:
 
 
 def _configure_torch(learner: LearnerConfig) -> None:
+    # megatron calls collectives by names that this torch renames.
+    warnings.filterwarnings("ignore", message=r"`torch\.distributed\.", category=FutureWarning)
     if learner.threads is not None:
         torch.set_num_threads(learner.threads)
     if learner.deterministic:

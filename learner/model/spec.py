@@ -11,12 +11,14 @@ from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec, g
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
+from torch import Tensor
 
 from learner.config import LearnerConfig
 from learner.model.attention import SdpaCoreAttention
 from learner.model.convert import padded_vocab
 from learner.model.hf import rope_parameters
 from learner.model.norm import RMSNorm
+from schemas.errors import ConfigError, Problem
 
 
 def uses_transformer_engine() -> bool:
@@ -24,7 +26,12 @@ def uses_transformer_engine() -> bool:
 
 
 def transformer_config(hf: Any, learner: LearnerConfig, dtype: torch.dtype) -> Any:
-    """Dropout off everywhere: a step must be a pure function of its batch. Fusions off: they need kernels of Apex."""
+    """Dropout off everywhere: a step must be a pure function of its batch. Fusions off: they need kernels of Apex.
+
+    Raises:
+        ConfigError: heads or layers that the configured layout does not divide.
+    """
+    _check_layout(hf, learner)
     pipelined = learner.pipeline_model_parallel_size > 1
     return TransformerConfig(
         num_layers=hf.num_hidden_layers,
@@ -50,7 +57,10 @@ def transformer_config(hf: Any, learner: LearnerConfig, dtype: torch.dtype) -> A
         gradient_accumulation_fusion=False,
         masked_softmax_fusion=False,
         persist_layer_norm=False,
-        perform_initialization=False,
+        # Initialisation also marks which parameters are split, which gradient clipping goes by: it must run, and do nothing.
+        init_method=_leave,
+        output_layer_init_method=_leave,
+        embedding_init_method=_leave,
         use_cpu_initialization=not torch.cuda.is_available(),
         params_dtype=dtype,
         pipeline_dtype=dtype,
@@ -60,12 +70,30 @@ def transformer_config(hf: Any, learner: LearnerConfig, dtype: torch.dtype) -> A
         context_parallel_size=learner.context_parallel_size,
         sequence_parallel=learner.sequence_parallel,
         deallocate_pipeline_outputs=False,
+        cuda_graph_scope=[],
         calculate_per_token_loss=True,
         deterministic_mode=learner.deterministic and uses_transformer_engine(),
         # Micro batches differ in length; stages then tell each other the shapes. The dispatcher type is what the check asks for.
         variable_seq_lengths=pipelined,
         moe_token_dispatcher_type="alltoall" if pipelined else "allgather",
     )
+
+
+def _leave(weight: Tensor) -> Tensor:
+    return weight
+
+
+def _check_layout(hf: Any, learner: LearnerConfig) -> None:
+    problems = [
+        Problem(f"learner.{key}", size, f"the model has {count} {what}", f"use a divisor of {count}")
+        for key, what, count in (
+            ("tensor_model_parallel_size", "key and value heads", hf.num_key_value_heads),
+            ("pipeline_model_parallel_size", "layers", hf.num_hidden_layers),
+        )
+        if count % (size := getattr(learner, key))
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def head_width(hf: Any) -> int:

@@ -5,6 +5,9 @@ Only `fully_reshardable` is used: of the other forms of the distributed optimize
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +35,39 @@ def save(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
     dist.barrier()
     cpu_compat.collect_writes_in_process()
     tree = _tree(model, optimizer, scheduler, loading=False)
-    dist_checkpointing.save(tree, str(target), content_metadata=dict(_CONTENT))
+    with _quiet():
+        dist_checkpointing.save(tree, str(target), content_metadata=dict(_CONTENT))
     dist.barrier()
 
 
 def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
     """Read `folder/megatron` into the given parts. All ranks call it; the layout may be another than that which saved."""
-    tree = dist_checkpointing.load(_tree(model, optimizer, scheduler, loading=True), str(folder / FOLDER))
+    tree = _tree(model, optimizer, scheduler, loading=True)
+    with _quiet():
+        tree = dist_checkpointing.load(tree, str(folder / FOLDER))
     model.load_state_dict(tree["model"])
-    optimizer.load_state_dict(tree["optimizer"])
+    optimizer.load_state_dict(_with_step(tree["optimizer"]))
     cpu_compat.complete_adam_state(optimizer.optimizer)
+    scheduler.num_steps = 0  # loading adds the saved steps to these
     scheduler.load_state_dict(tree["scheduler"])
     torch.set_rng_state(tree["rng"])
+
+
+def _with_step(saved: dict[str, Any]) -> dict[str, Any]:
+    """megatron leaves the common step out where it is 0, and then cannot load it (not so the distributed optimizer)."""
+    inner = saved.get("optimizer", saved)
+    if "exp_avg" in next(iter(inner.get("state", {}).values()), {}):
+        inner["state"].setdefault("common_step", torch.zeros(()))
+    return saved
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """megatron's checkpoint code calls what torch has renamed; nobody here can act on the warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 def _tree(model: Any, optimizer: Any, scheduler: Any, *, loading: bool) -> dict[str, Any]:

@@ -107,7 +107,9 @@ def _missing(row: Mapping[str, Any], keys: Sequence[str], config_key: str) -> Ba
     near = [match for key in keys for match in difflib.get_close_matches(key, known, n=1, cutoff=0.5)]
     hint = f"did you mean {near[0]}? " if near else ""
     wanted = " or ".join(keys)
-    return BadRow(f"has no key {wanted}; it has {', '.join(known) or 'none'}", f"{hint}set {config_key} or data.preset", config_key)
+    return BadRow(
+        f"has no key {wanted}; it has {', '.join(known) or 'none'}", f"{hint}set {config_key} or data.preset", config_key
+    )
 
 
 def _prompt(key: str, value: Any) -> str | tuple[Mapping[str, Any], ...]:

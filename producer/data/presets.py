@@ -35,9 +35,7 @@ PRESETS: Mapping[str, Layout] = {
     "verl": Layout(("prompt",), ("reward_model.ground_truth",), answer_needed=True),
     "trl": Layout(("prompt",), ("solution", "answer", "ground_truth"), answer_needed=False),
     "gsm8k": Layout(("question",), ("answer",), answer_needed=True, extract=after_marker),
-    "nemo_rl": Layout(
-        ("problem", "input", "messages"), ("expected_answer", "output"), answer_needed=True, answer_from_chat=True
-    ),
+    "nemo_rl": Layout(("problem", "input", "messages"), ("expected_answer", "output"), answer_needed=True, answer_from_chat=True),
 }
 PLAIN = Layout(("prompt",), ("answer",), answer_needed=False)
 """What holds without a preset."""

@@ -93,8 +93,8 @@ class ParquetRows:
     """Rows of one parquet file."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow
-        import pyarrow.parquet
+        import pyarrow  # type: ignore[import-untyped]
+        import pyarrow.parquet  # type: ignore[import-untyped]
 
         self._path = path
         try:
@@ -149,7 +149,11 @@ class GeneratedRows:
         self.count = environment.rows(split)
 
     def row(self, index: int) -> Mapping[str, Any]:
-        row = self._environment.generate(index, self._split)
+        try:
+            row = self._environment.generate(index, self._split)
+        except Exception as error:
+            # Code of the environment's author: whatever it raises, this row cannot be had.
+            raise BadRow(f"{type(error).__name__}: {error}", "mend the environment's generate") from error
         if not isinstance(row, Mapping):
             raise BadRow(f"a {type(row).__name__}, not a mapping", "mend the environment's generate")
         return row

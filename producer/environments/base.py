@@ -1,8 +1,8 @@
 """The environment interface: a prompt and a way to sample in, one finished and scored trajectory out.
 
-`rollout` is called once a trajectory and may call `generate` as often as it likes: several turns, tools, another try. Tokens that
-it puts between the engine's carry mask 0. What it raises is a failed trajectory, never a reward of zero; `PromptRefused` says that
-no trajectory of this prompt can succeed, so that the slot gets another prompt instead of another try.
+`rollout` is called once a trajectory and may call `generate` as often as it likes: several turns, tools, another try. Tokens
+that it puts between the engine's carry mask 0. What it raises is a failed trajectory, never a reward of zero; `PromptRefused`
+says that no trajectory of this prompt can succeed, so that the slot gets another prompt instead of another try.
 """
 
 from __future__ import annotations

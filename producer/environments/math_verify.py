@@ -102,7 +102,7 @@ class MathVerify(SingleTurn):
         self._workers = [_Worker() for _ in range(workers)]
         self._idle: asyncio.LifoQueue[_Worker] | None = None
 
-    async def score(self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]) -> Score:  # type: ignore[override]
+    async def score(self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]) -> Score:
         if self._idle is None:  # made here: a queue belongs to the loop that it is first used on
             self._idle = asyncio.LifoQueue()
             for worker in self._workers:

@@ -13,6 +13,7 @@ from producer.environments.base import Score, Split
 from producer.environments.single_turn import SingleTurn
 
 _SEEDS = 1 << 30  # training uses seeds below 2^30, validation those above: they never meet
+_MOST = _SEEDS // 2 - 1000  # rows of a split, and the largest seed
 _CHUNK = 1000  # rows of one data set of the library; some tasks prepare all of theirs when made, so endless is many small ones
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
@@ -38,8 +39,11 @@ class ReasoningGym(SingleTurn):
             near = difflib.get_close_matches(task, DATASETS, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else "reasoning_gym.factory.DATASETS lists the tasks"
             raise ValueError(f"task={task!r} is not one of reasoning-gym; {hint}")
-        if not 0 <= seed < _SEEDS // 2 or (size is not None and not 1 <= size <= _SEEDS // 2) or not 1 <= validation_size <= _SEEDS // 2:
-            raise ValueError(f"seed={seed}, size={size}, validation_size={validation_size}: allowed are 0 (sizes 1) to {_SEEDS // 2}")
+        sizes = [validation_size] if size is None else [size, validation_size]
+        if not 0 <= seed < _MOST or not all(1 <= n <= _MOST for n in sizes):
+            raise ValueError(
+                f"seed={seed}, size={size}, validation_size={validation_size}: each must be below {_MOST}, sizes above 0"
+            )
         self._rows: dict[Split, int | None] = {"train": size, "validation": validation_size}
         first_seed: dict[Split, int] = {"train": seed, "validation": seed + _SEEDS}
 
@@ -53,7 +57,7 @@ class ReasoningGym(SingleTurn):
         return self._rows[split]
 
     def generate(self, row: int, split: Split) -> dict[str, Any]:
-        number, index = divmod(row % (_SEEDS // 2), _CHUNK)
+        number, index = divmod(row % _MOST, _CHUNK)
         item = self._chunk(split, number)[index]
         return {"prompt": item["question"], "answer": item["answer"], "metadata": item["metadata"]}
 

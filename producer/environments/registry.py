@@ -130,7 +130,9 @@ def _check_function(config: EnvironmentConfig, function: Callable[..., Any]) -> 
     _bind(config.name, "the function", function, ("", "", None, {}), config.args, _FORM)
 
 
-def _bind(name: str, what: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], form: str) -> None:
+def _bind(
+    name: str, what: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], form: str
+) -> None:
     signature = inspect.signature(function)
     try:
         signature.bind(*args, **kwargs)

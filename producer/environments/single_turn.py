@@ -36,7 +36,9 @@ class SingleTurn(Environment):
         answer and metadata: from the row.
         """
 
-    def score_validation(self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]) -> Score | Awaitable[Score]:
+    def score_validation(
+        self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]
+    ) -> Score | Awaitable[Score]:
         """The score that validation reports: that of training, unless a class says otherwise."""
         return self.score(prompt, completion, answer, metadata)
 
@@ -50,7 +52,9 @@ class SingleTurn(Environment):
         builder.add(completion)
         prompt = request.prompt
         function = self.score_validation if request.kind == "validation" else self.score
-        return builder.finish(await self._call(function, prompt.text, self.text(request, completion), prompt.answer, prompt.metadata))
+        return builder.finish(
+            await self._call(function, prompt.text, self.text(request, completion), prompt.answer, prompt.metadata)
+        )
 
     async def _call(self, function: ScoreFunction, *args: Any) -> Score:
         is_async = inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(self.score)

@@ -86,7 +86,7 @@ class TinyInc(SingleTurn):
         return text.ljust(self._digits + 1, _NOT_A_CHARACTER)
 
     def score(self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]) -> Score:
-        right = sum(a == b for a, b in zip(completion, answer, strict=False))
+        right: int = sum(a == b for a, b in zip(completion, answer, strict=False))
         return right / max(len(completion), len(answer))
 
     def score_validation(self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]) -> Score:

@@ -116,6 +116,7 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
             initialize_layerwise_reload(self.model)
             self.model.load_weights(staged.tensors())
             finalize_layerwise_reload(self.model, self.model_config)
+            _repack_tied_layers(self.model)
 
     def shutdown(self) -> None:
         """Leave the group and drop what is staged."""
@@ -133,6 +134,22 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
         logger.warning("weight transfer failed", exc_info=error)
         self._failure = str(error) or type(error).__name__
         self.shutdown()
+
+
+def _repack_tied_layers(model: torch.nn.Module) -> None:
+    """Renew the packed copy of layers that only share a parameter which another layer loaded, as a tied output matrix does.
+
+    On CPUs a layer computes from a packed copy of its weight, and the reload packs those alone that were loaded by name.
+    """
+    sharing: dict[int, list[torch.nn.Module]] = {}
+    for layer in model.modules():
+        for parameter in layer.parameters(recurse=False):
+            if parameter.numel():
+                sharing.setdefault(parameter.data_ptr(), []).append(layer)
+    for layers in sharing.values():
+        for layer in layers if len(layers) > 1 else ():
+            if hasattr(layer, "cpu_linear"):
+                layer.quant_method.process_weights_after_loading(layer)
 
 
 class WorkerExtension:

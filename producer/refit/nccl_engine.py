@@ -79,9 +79,7 @@ class NcclEngine(GlooEngine):
         if info.nccl_id is None:
             return super().join(info, rank)
         watchdog = Watchdog(info.timeout_s)
-        offered = NCCLWeightTransferInitInfo(
-            rank_offset=info.rank_offset, world_size=info.world, nccl_unique_id_b64=info.nccl_id
-        )
+        offered = NCCLWeightTransferInitInfo(rank_offset=info.rank_offset, world_size=info.world, nccl_unique_id_b64=info.nccl_id)
         return NcclGroup(worker_init_process_group(offered, self.parallel_config), watchdog)
 
     def staging_device(self) -> torch.device:

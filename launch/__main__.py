@@ -1,0 +1,103 @@
+"""launch/run_cluster.sh [CONFIG] [--dry-run] [--resume [RUN]] [key=value ...]
+
+Runs everything on this machine: the broker unless one is configured, the learner, the producers, a live view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from launch.supervision import FAILED, INTERRUPTED, WRONG_INPUT
+from schemas.errors import ConfigError, Problem, WeirError
+
+DEFAULT_CONFIG = "launch/configs/tiny.yaml"
+EXIT_CODES = "exit codes: 0 finished, 1 failed, 2 wrong input, 130 interrupted"
+
+
+def parse(argv: list[str]) -> tuple[str | None, list[str], argparse.Namespace]:
+    """(config file or None, overrides, options).
+
+    Raises:
+        ConfigError: two config files, or one together with `--resume`.
+    """
+    parser = argparse.ArgumentParser(
+        prog="launch/run_cluster.sh",
+        description="Train on this machine: starts the Kafka broker unless one is configured, the learner and the producers, "
+        "shows what they do, and leaves nothing running.",
+        epilog=f"{EXIT_CODES}. Ctrl-C ends the run in order; a second one at once.",
+    )
+    parser.add_argument("config", nargs="?", help=f"a run's YAML file; {DEFAULT_CONFIG} by default")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="override a key, for example grpo.max_num_steps=10")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check and print the resolved config and the topics; start nothing"
+    )
+    parser.add_argument(
+        "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (id or folder), by default the latest"
+    )
+    given = parser.parse_intermixed_args(argv)
+    words = [word for word in (given.config, *given.overrides) if word is not None]
+    if given.resume is not None and "=" in given.resume:
+        words.append(given.resume)
+        given.resume = ""
+    overrides = [word for word in words if "=" in word]
+    files = [word for word in words if "=" not in word]
+    if len(files) > 1 or (files and given.resume is not None):
+        why = "one config file at most" if given.resume is None else "a resumed run has its own config.yaml"
+        raise ConfigError([Problem(files[-1], None, why, "see --help")])
+    return (files[0] if files else None), overrides, given
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code: 0 finished, 1 failed, 2 wrong input, 130 interrupted."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    try:
+        return _run(sys.argv[1:] if argv is None else argv)
+    except ConfigError as error:
+        sys.stderr.write("".join(f"error: {problem}\n" for problem in error.problems))
+        return WRONG_INPUT
+    except WeirError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return FAILED
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+
+
+def _run(argv: list[str]) -> int:
+    config, overrides, given = parse(argv)
+    from broker_config import logs
+    from launch.check import load
+
+    logs.configure("WARNING")
+    if given.resume is not None:
+        from launch.resume import resumed
+
+        _, checked = resumed(given.resume or None, overrides)
+    else:
+        checked = load(config or DEFAULT_CONFIG, overrides)
+    if given.dry_run:
+        from launch.plan import describe
+
+        sys.stdout.write(describe(checked.file))
+        sys.stderr.write("".join(f"warning: {warning}\n" for warning in checked.warnings))
+        return 0
+
+    from rich.console import Console
+
+    from launch.run import Launch, launch
+
+    Path(checked.file.run.dir).mkdir(parents=True, exist_ok=True)
+    return launch(Launch(checked, resume=given.resume is not None), Console())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""`weir`: look at a run, its topics and its broker. Every command says what it needs; none needs more.
+
+Commands that need the local broker start it and stop it again, unless it ran already or `weir broker start` started it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from broker_config import logs
+from broker_config.locate import configured_servers
+from broker_config.reader import Record
+from launch.cli import broker_commands
+from launch.cli.describe import Text, as_json, as_lines
+from launch.cli.session import Chosen, bounds_of, choose, connected, note, resolve, run_topics
+from schemas.config import KafkaConfig
+from schemas.errors import ConfigError, Problem, WeirError
+
+RunOption = Annotated[str | None, typer.Option("--run", help="Run id or folder; the latest by default.", show_default=False)]
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Look at a run, its topics and its broker. Exit codes: 0 done, 1 failed, 2 wrong input.",
+)
+app.add_typer(broker_commands.app, name="broker")
+
+
+@app.command()
+def show(
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC...",
+            help="Full names, or control, status, requests, metrics, quarantine, trajectories, validation "
+            "(trajectories.v00000012 for one version). By default all but the last two.",
+            show_default=False,
+        ),
+    ] = None,
+    run: RunOption = None,
+    version: Annotated[int | None, typer.Option(help="Target version of trajectories and validation.", min=0)] = None,
+    key: Annotated[str | None, typer.Option(help="Only records whose key contains this.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Records, at most.", min=1)] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print prompts, completions and rewards.")] = False,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object a record, with all token ids.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with records as they come, until Ctrl-C.")] = False,
+) -> None:
+    """Decode records for a person: one line each."""
+    from launch.cli.show import records
+
+    words = topics or []
+    chosen = choose(run, words)
+    decoder = _text(chosen) if text else None
+    with connected(chosen.kafka) as (bootstrap, admin, deadline):
+        names = resolve(words, chosen.run_id, run_topics(admin, chosen.run_id, deadline), version)
+        found: Iterator[Record] = records(chosen.kafka, bootstrap, admin, names, follow=follow, deadline=deadline)
+        found = islice((record for record in found if key is None or key in (record.key or "")), limit)
+        heading = None
+        for record in found:
+            if as_json_:
+                typer.echo(json.dumps(as_json(record, decoder), ensure_ascii=False))
+                continue
+            if record.topic != heading and len(names) > 1:
+                heading = record.topic
+                typer.echo(f"== {heading}")
+            typer.echo("\n".join(as_lines(record, decoder)))
+
+
+def _no_topics(chosen: Chosen) -> ConfigError:
+    return ConfigError([Problem("run", chosen.run_id, "the broker has no topics of it", "weir topics --all lists the runs")])
+
+
+def _text(chosen: Chosen) -> Text:
+    """The run's tokenizer.
+
+    Raises:
+        ConfigError: the run's config is not on this machine, or its tokenizer is not.
+    """
+    if chosen.file is None:
+        why = "its config.yaml, which names the tokenizer, is not on this machine"
+        raise ConfigError([Problem("--text", chosen.run_id, why, "give the run's folder with --run")])
+    from producer.data import load_tokenizer
+
+    tokenizer = load_tokenizer(chosen.file.model)
+    return Text(lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)))
+
+
+@app.command("topics")
+def topics_(
+    run: RunOption = None,
+    all_runs: Annotated[bool, typer.Option("--all", help="All runs that the broker holds.")] = False,
+) -> None:
+    """List a run's topics with the number of records."""
+    from broker_config.admin import topic_names
+    from broker_config.topics import parse
+
+    if all_runs:
+        with connected(KafkaConfig()) as (_, admin, deadline):
+            counts: dict[str, int] = {}
+            for name in topic_names(admin, deadline):
+                parsed = parse(name)
+                if parsed is not None:
+                    counts[parsed.run_id] = counts.get(parsed.run_id, 0) + 1
+        for run_id, count in counts.items():
+            typer.echo(f"{run_id}  {count} topics")
+        return
+    chosen = choose(run)
+    with connected(chosen.kafka) as (_, admin, deadline):
+        names = run_topics(admin, chosen.run_id, deadline)
+        sizes = bounds_of(admin, names, deadline)
+    if not names:
+        raise _no_topics(chosen)
+    for name in names:
+        parts = [found for (topic, _), found in sizes.items() if topic == name]
+        kept = sum(end - start for start, end in parts)
+        cut = sum(start for start, _ in parts)
+        typer.echo(f"{name}  {len(parts)} partition(s)  {kept} records" + (f"  ({cut} retired)" if cut else ""))
+
+
+@app.command()
+def status(
+    run: RunOption = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    timeout_s: Annotated[float, typer.Option(help="How long reading the topics may take.", min=1)] = 20.0,
+) -> None:
+    """What a run does now, or did last, as its topics tell."""
+    from rich.console import Console
+
+    from launch.display import make_display, render
+    from launch.watch import Watch
+
+    chosen = choose(run)
+    console = Console()
+    with connected(chosen.kafka) as (bootstrap, admin, deadline):
+        if not run_topics(admin, chosen.run_id, deadline):
+            raise _no_topics(chosen)
+        now = time.time()
+        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, started=now, since=now - 30)
+        watch.broker(f"running at {bootstrap}")
+        watch.start()
+        try:
+            if not watch.caught_up.wait(timeout_s):
+                raise WeirError(f"waited {timeout_s:g} s for the run's topics to be read; is the broker up? (--timeout-s)")
+            if not follow:
+                console.print(render(watch.snapshot()))
+                return
+            display = make_display(console)
+            try:
+                while True:  # until Ctrl-C
+                    display.show(watch.snapshot())
+                    time.sleep(0.5)
+            finally:
+                display.close()
+        finally:
+            watch.close()
+
+
+@app.command()
+def check(
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A run's YAML file.")],
+    overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value...", help="Overrides.", show_default=False)] = None,
+    broker: Annotated[bool, typer.Option("--broker", help="Also ask the configured broker whether it would serve us.")] = False,
+) -> None:
+    """Check a run's file as `launch/run_cluster.sh` does before it starts anything."""
+    from launch.check import load
+
+    checked = load(config, overrides or [])
+    for warning in checked.warnings:
+        note(f"warning: {warning}")
+    if broker:
+        from broker_config.deadline import Deadline
+        from broker_config.preflight import check_broker
+
+        servers = configured_servers(checked.file.kafka)
+        if servers is None:
+            note("no broker is configured: the local one would be started")
+        else:
+            check_broker(checked.file.kafka, servers, Deadline(15))
+            typer.echo(f"{servers}: ok")
+    typer.echo(f"{config}: ok")
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
+    step: Annotated[int, typer.Option("--step", help="Version whose weights are meant.", min=0)],
+    run: RunOption = None,
+) -> None:
+    """Copy the Hugging Face checkpoint of a version."""
+    from launch.cli.export import copy_export
+
+    chosen = choose(run)
+    if chosen.folder is None:
+        why = "its folder is not on this machine"
+        raise ConfigError([Problem("run", chosen.run_id, why, "give the run's folder with --run")])
+    typer.echo(f"{copy_export(chosen.folder, step, out)} -> {out}")
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Exit code 0 done, 1 failed, 2 wrong input, 130 interrupted; an expected failure is printed without a traceback."""
+    logs.configure("WARNING")
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        code = app(standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        return 130
+    except ConfigError as error:
+        note("\n".join(f"error: {problem}" for problem in error.problems))
+        return 2
+    except WeirError as error:
+        note(f"error: {error}")
+        return 1
+    except BrokenPipeError:
+        # `weir show ... | head`: whoever read has had enough.
+        sys.stderr.close()
+        return 0

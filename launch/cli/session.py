@@ -1,0 +1,115 @@
+"""What commands share: which run, its config, a broker for as long as it is needed, its topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import typer
+from confluent_kafka.admin import AdminClient
+
+from broker_config.admin import describe, log_bounds, topics_of_run
+from broker_config.clients import make_admin
+from broker_config.deadline import Deadline
+from broker_config.topics import RUN_ID, SINGLE, VERSIONED, TopicName, Topics, parse
+from launch import config as run_config
+from launch.broker import use_broker
+from launch.config import RunFile
+from launch.folders import RunFolder, find
+from schemas.config import KafkaConfig
+from schemas.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The run that a command is about. `file` and `folder` are None for a run that left no folder on this machine."""
+
+    run_id: str
+    folder: RunFolder | None
+    file: RunFile | None
+
+    @property
+    def kafka(self) -> KafkaConfig:
+        return self.file.kafka if self.file is not None else KafkaConfig()
+
+
+def choose(run: str | None, topics: Sequence[str] = ()) -> Chosen:
+    """The run named by `--run`, or by a full topic name, or the latest.
+
+    Raises:
+        ConfigError: nothing names one.
+    """
+    named = run or next((parsed.run_id for parsed in map(parse, topics) if parsed is not None), None)
+    try:
+        folder = find(named)
+    except ConfigError:
+        if named is None or not RUN_ID.fullmatch(named):
+            raise
+        return Chosen(named, None, None)
+    file = run_config.read(folder.config)
+    return Chosen(file.run.id or folder.run_id, folder, file)
+
+
+@contextmanager
+def connected(kafka: KafkaConfig, timeout_s: float = 20.0) -> Iterator[tuple[str, AdminClient, Deadline]]:
+    """(bootstrap, admin client, deadline) of the broker; a local one that had to be started is stopped at the end."""
+    with use_broker(kafka, note) as broker:
+        yield broker.bootstrap, make_admin(kafka, broker.bootstrap, "weir.cli"), Deadline(timeout_s)
+
+
+def note(line: str) -> None:
+    """A remark to the person, apart from the output."""
+    typer.echo(line, err=True)
+
+
+def resolve(words: Sequence[str], run_id: str, existing: Sequence[str], version: int | None) -> list[str]:
+    """Full names of the topics that are meant: short (`control`, `trajectories`), with a version, or full.
+
+    `trajectories` and `validation` without a version are all of the run, in order.
+
+    Raises:
+        ConfigError: a word that is no topic, or one that the run does not have.
+    """
+    names: list[str] = []
+    for word in words or SINGLE:
+        names += _matching(word, run_id, existing, version)
+    missing = [name for name in names if name not in existing]
+    if missing:
+        fix = "weir topics lists them" if existing else "is it the right broker? the run has no topics there"
+        raise ConfigError([Problem("TOPIC", name, "the broker does not have it", fix) for name in missing])
+    return names
+
+
+def _matching(word: str, run_id: str, existing: Sequence[str], version: int | None) -> list[str]:
+    if parse(word) is not None:
+        return [word]
+    topics = Topics(run_id)
+    kind, _, rest = word.partition(".")
+    if kind in VERSIONED:
+        try:
+            wanted = int(rest.removeprefix("v")) if rest else version
+        except ValueError:
+            raise ConfigError([Problem("TOPIC", word, "not of the form trajectories.v00000012", "use --version 12")]) from None
+        if wanted is not None:
+            return [topics.trajectories(wanted) if kind == "trajectories" else topics.validation(wanted)]
+        return sorted(name for name in existing if _is(parse(name), run_id, kind))
+    if word in SINGLE:
+        return [f"{run_id}.{word}"]
+    known = ", ".join((*SINGLE, *VERSIONED))
+    raise ConfigError([Problem("TOPIC", word, "no topic of a run", f"use a full name or one of {known}")])
+
+
+def _is(name: TopicName | None, run_id: str, kind: str) -> bool:
+    return name is not None and name.run_id == run_id and name.kind == kind
+
+
+def bounds_of(admin: AdminClient, names: Sequence[str], deadline: Deadline) -> dict[tuple[str, int], tuple[int, int]]:
+    """First and next offset of every partition of topics."""
+    described = describe(admin, names, deadline)
+    partitions = [(name, index) for name in names for index in range(described[name].partitions)]
+    return {where: (found.start, found.end) for where, found in log_bounds(admin, partitions, deadline).items()}
+
+
+def run_topics(admin: AdminClient, run_id: str, deadline: Deadline) -> list[str]:
+    return topics_of_run(admin, run_id, deadline)

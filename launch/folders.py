@@ -1,0 +1,99 @@
+"""A run's folder: making it, finding it, and what lies where in it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.config import RunFile, dump
+from schemas.errors import ConfigError, Problem
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """`<run.dir>/<run id>/`."""
+
+    path: Path
+
+    @property
+    def run_id(self) -> str:
+        return self.path.name
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Whole checkpoints, oldest first: the manifest is written last."""
+        return sorted(p for p in self.path.glob("checkpoints/step_*") if (p / "manifest.json").is_file() and ".bad" not in p.name)
+
+    @property
+    def exports(self) -> list[Path]:
+        """Exported Hugging Face checkpoints, oldest first."""
+        return sorted(p for p in self.path.glob("hf/step_*") if (p / "config.json").is_file())
+
+
+def mint_id(name: str, now: float) -> str:
+    """`<run.name>-<start time, local>`."""
+    return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
+
+
+def make(file: RunFile) -> RunFolder:
+    """The folder of a new run with its resolved `config.yaml`, and `latest` pointing to it.
+
+    Raises:
+        ConfigError: the folder exists.
+    """
+    folder = RunFolder(file.run_dir)
+    try:
+        folder.path.mkdir(parents=True)
+    except FileExistsError:
+        why = f"its folder {folder.path} exists"
+        raise ConfigError([Problem("run.id", file.run.id, why, "choose another id, or use --resume")]) from None
+    folder.logs.mkdir()
+    folder.config.write_text(dump(file), encoding="utf-8")
+    point_latest(folder)
+    return folder
+
+
+def point_latest(folder: RunFolder) -> None:
+    """Make `latest` name this run; by rename, so that it always names one."""
+    link = folder.path.parent / LATEST
+    fresh = folder.path.parent / f".{LATEST}.{os.getpid()}"
+    with contextlib.suppress(FileNotFoundError):
+        fresh.unlink()
+    fresh.symlink_to(folder.path.name)
+    fresh.replace(link)
+
+
+def find(run: str | None, runs: Path = Path("runs")) -> RunFolder:
+    """The folder of a run: its id, its path, or None for the latest.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    wanted = run or LATEST
+    for candidate in (runs / wanted, Path(wanted)):
+        if (candidate / "config.yaml").is_file():
+            return RunFolder(candidate.resolve())
+    known = sorted(p.parent.name for p in runs.glob("*/config.yaml") if p.parent.name != LATEST)
+    fix = (
+        f"known: {', '.join(known[-5:])}"
+        if known
+        else f"start one with launch/run_cluster.sh, or name its folder ({runs}/ has none)"
+    )
+    raise ConfigError([Problem("run", wanted, f"no folder {runs / wanted} with a config.yaml", fix)])

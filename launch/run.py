@@ -1,0 +1,150 @@
+"""One run on this machine, from its file to its summary: broker, model, folder, processes, live view.
+
+Order: whatever can fail on wrong input comes first. The broker's start and the making of a missing model go on side by side;
+then learner and producers start at once, since their imports take longest and nothing in them waits for another's start.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from broker_config.locate import ENVIRONMENT
+from launch.broker import BrokerUse, Keeper, use_broker
+from launch.check import Checked, check
+from launch.children import ChildSpec
+from launch.config import RunFile, dump
+from launch.display import Display, make_display
+from launch.folders import RunFolder, make, mint_id, point_latest
+from launch.model_build import ModelBuild
+from launch.summary import shown, summarize
+from launch.supervision import Outcome
+from launch.supervisor import Supervisor
+from launch.view import Snapshot
+from launch.watch import Watch
+
+LEARNER = "learner-0"
+KEEPER_EXTRA_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What to run. `resume`: go on in the folder that the file's run has."""
+
+    checked: Checked
+    resume: bool = False
+
+
+def launch(what: Launch, console: Console) -> int:
+    """Run it to its end; returns the exit code.
+
+    Raises:
+        ConfigError, WeirError: nothing, or not all, could be started; what was started is ended.
+        KeyboardInterrupt: likewise, before the processes of the run were started.
+    """
+    started = time.time()
+    file = what.checked.file
+    if not what.resume:
+        file = file.with_id(file.run.id or mint_id(file.run.name, started))
+    display = make_display(console)
+    try:
+        for warning in what.checked.warnings:
+            display.say(f"warning: {warning}")
+        display.say(f"run {file.run.id}: {shown(file.run_dir)}")
+        patience_s = 2 * file.launch.stop_timeout_s + KEEPER_EXTRA_S
+        with Keeper(patience_s) as keeper, ModelBuild(file.model) as model, use_broker(file.kafka, display.say) as broker:
+            keeper.guard(broker)
+            if model.wait(display.say):
+                # The rules that need the model's files, now that they are there.
+                check({name: section.model_dump() for name, section in file.sections.items()}, resuming=True)
+            folder = _folder(file, what.resume)
+            outcome, last = _supervised(file, folder, broker, what.resume, started, display)
+    finally:
+        display.close()
+    blamed = _blamed_log(outcome, folder, broker)
+    lines = summarize(outcome, last, folder, tensorboard=file.logger.tensorboard, blamed_log=blamed)
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+    return outcome.code
+
+
+def _folder(file: RunFile, resume: bool) -> RunFolder:
+    if not resume:
+        return make(file)
+    folder = RunFolder(file.run_dir)
+    folder.config.write_text(dump(file), encoding="utf-8")
+    folder.logs.mkdir(exist_ok=True)
+    point_latest(folder)
+    return folder
+
+
+def _supervised(
+    file: RunFile, folder: RunFolder, broker: BrokerUse, resume: bool, started: float, display: Display
+) -> tuple[Outcome, Snapshot]:
+    watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started)
+    watch.broker(f"running at {broker.bootstrap}")
+    watch.start()
+    try:
+        supervisor = Supervisor(
+            learner_spec(file, folder, broker, resume=resume),
+            producer_specs(file, folder, broker),
+            watch=watch,
+            display=display,
+            broker_lost=broker.lost,
+            start_timeout_s=file.launch.learner_start_timeout_s,
+            stop_timeout_s=file.launch.stop_timeout_s,
+            cwd=Path.cwd(),
+        )
+        outcome = supervisor.supervise()
+        last = watch.snapshot()
+        display.show(last)
+        return outcome, last
+    finally:
+        watch.close()
+
+
+def _blamed_log(outcome: Outcome, folder: RunFolder, broker: BrokerUse) -> Path | None:
+    if outcome.blame is None:
+        return None
+    if outcome.blame == "broker":
+        return broker.log
+    return folder.logs / f"{outcome.blame}.log"
+
+
+def environment(broker: BrokerUse, threads: int | None = None) -> dict[str, str]:
+    """Environment of the run's processes."""
+    env = {**os.environ, ENVIRONMENT: broker.bootstrap, "PYTHONUNBUFFERED": "1"}
+    if threads is not None:
+        env["OMP_NUM_THREADS"] = str(threads)
+    return env
+
+
+def learner_spec(file: RunFile, folder: RunFolder, broker: BrokerUse, *, resume: bool) -> ChildSpec:
+    """The learner under torchrun, which meets on loopback at a port of its own choice."""
+    nproc = file.learner.nproc
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
+    command = [sys.executable, *torchrun, "-m", "learner", "--config", str(folder.config), *(["--resume"] if resume else [])]
+    threads = file.learner.threads
+    if threads is None and "OMP_NUM_THREADS" not in os.environ:
+        # Learner and producers work at the same time: more threads than cores make all of them slow.
+        threads = max(1, (os.cpu_count() or 1) // (nproc + file.producer.count))
+    return _spec(LEARNER, command, environment(broker, threads), file, folder, broker)
+
+
+def producer_specs(file: RunFile, folder: RunFolder, broker: BrokerUse) -> list[ChildSpec]:
+    """All producers of this machine. Their threads are the engine's own matter."""
+    names = [f"producer-{index}" for index in range(file.producer.count)]
+    command = [sys.executable, "-m", "producer", "--config", str(folder.config), "--name"]
+    return [_spec(name, [*command, name], environment(broker), file, folder, broker) for name in names]
+
+
+def _spec(
+    name: str, command: Sequence[str], env: Mapping[str, str], file: RunFile, folder: RunFolder, broker: BrokerUse
+) -> ChildSpec:
+    keep_open = () if broker.lock is None else (broker.lock,)
+    return ChildSpec(name, command, env, (folder.logs / f"{name}.log").resolve(), file.launch.stop_timeout_s, keep_open)

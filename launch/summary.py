@@ -1,0 +1,100 @@
+"""What a person reads when a run has ended: what came of it, why it ended, where everything is, what to try next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker_config.tools import wrappers_folder
+from launch.display import clock, number
+from launch.folders import RunFolder
+from launch.logtail import error_lines
+from launch.supervision import FINISHED, INTERRUPTED, Outcome
+from launch.view import Snapshot
+
+REWARD = "train/reward"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What `metrics.jsonl` holds: number of steps, first and last reward."""
+
+    steps: int = 0
+    first_reward: float | None = None
+    last_reward: float | None = None
+
+
+def trained(metrics: Path) -> Trained:
+    """Read from the file, which is there when the topics are not; a last line that was cut off is left out."""
+    steps, rewards = set(), []
+    try:
+        lines = metrics.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return Trained()
+    for line in lines:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        steps.add(record.get("step"))
+        if isinstance(record.get(REWARD), int | float):
+            rewards.append(float(record[REWARD]))
+    return Trained(len(steps), rewards[0] if rewards else None, rewards[-1] if rewards else None)
+
+
+def summarize(outcome: Outcome, last: Snapshot, folder: RunFolder, *, tensorboard: bool, blamed_log: Path | None) -> list[str]:
+    """The lines of the summary. Paths are shown relative to the working folder where they lie below it."""
+    came = trained(folder.metrics)
+    verdict = {FINISHED: "finished", INTERRUPTED: "interrupted"}.get(outcome.code, "FAILED")
+    lines = ["", f"run {folder.run_id} {verdict}: {outcome.cause}"]
+    if not outcome.finished and blamed_log is not None:
+        lines += [f"  {line}" for line in error_lines(blamed_log)]
+        lines.append(f"  whole log: {shown(blamed_log)}")
+    of = f" of {last.last}" if last.last is not None else ""
+    lines.append(
+        f"steps {came.steps}{of} in {clock(last.elapsed_s)}, reward {number(came.first_reward)} -> {number(came.last_reward)}"
+    )
+    if last.validation is not None:
+        lines.append(f"validation {number(last.validation)}")
+    lines += _places(folder)
+    return [*lines, *_next(outcome, came, folder, tensorboard)]
+
+
+def _places(folder: RunFolder) -> list[str]:
+    places = [("logs", folder.logs)]
+    if folder.metrics.is_file():
+        places.append(("metrics", folder.metrics))
+    places += [("checkpoint", path) for path in folder.checkpoints[-1:]]
+    places += [("model", path) for path in folder.exports[-1:]]
+    return [f"{name + ':':<12}{shown(path)}" for name, path in places]
+
+
+def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool) -> Sequence[str]:
+    weir = shown(Path(".venv/bin/weir")) if Path(".venv/bin/weir").exists() else "weir"
+    run = folder.run_id
+    lines = ["next:"]
+    if came.steps:
+        version = came.steps - 1
+        lines.append(f"  {weir} show trajectories --version {version} --text --limit 3 --run {run}")
+        console = shown(wrappers_folder() / "kafka-console-consumer.sh")
+        lines.append(
+            f"  {weir} broker start; {console} --topic {run}.trajectories.v{version:08d} --from-beginning --timeout-ms 5000 \\"
+        )
+        lines.append("      --property print.key=true --property print.headers=true --property print.value=false")
+    else:
+        lines.append(f"  {weir} show control status --run {run}")
+    if tensorboard and came.steps:
+        lines.append(f"  tensorboard --logdir {shown(folder.path)}")
+    if not outcome.finished and folder.checkpoints:
+        lines.append(f"  launch/run_cluster.sh --resume {run}")
+    return lines
+
+
+def shown(path: Path) -> str:
+    """A path as short as it can be typed from here."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)

@@ -1,0 +1,70 @@
+"""The learner. One process a rank, started by torchrun; rank 0 starts the dispatcher process beside itself.
+
+torchrun --nproc-per-node K -m learner --config RUN.yaml [--resume] [key=value ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+
+from broker_config import logs
+from broker_config.lifeline import die_with_parent
+from learner import run as learner_run
+from learner.run import LearnerRun
+from schemas.errors import ConfigError, WeirError
+
+log = logging.getLogger("learner")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="torchrun --nproc-per-node K -m learner", description="The learner of a Weir run: one process a rank."
+    )
+    parser.add_argument("--config", required=True, help="the run's YAML file")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    parser.add_argument("overrides", nargs="*", help="key.path=value, replacing values of the file")
+    args = parser.parse_args()
+    logs.configure()
+    die_with_parent()
+    try:
+        run = learner_run.load(args.config, args.overrides)
+        return start(run, args.config, args.overrides, resume=args.resume)
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("config: %s", problem)
+        return 2
+    except WeirError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        return 1
+
+
+def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool) -> int:
+    """Everything after the config check. torch is imported only once the dispatcher is on its way."""
+    from learner.dispatcher.client import DispatcherClient
+
+    rank = int(os.environ.get("RANK", "0"))
+    found = _checkpoint(run) if resume else None
+    version = found[1].version if found else 0
+    dispatcher = DispatcherClient(config, overrides, version, found[1].run if found else None) if rank == 0 else None
+
+    os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+    if run.learner.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(run.learner.threads)
+    from learner.session import serve
+
+    return serve(run, dispatcher, version, found[0] if found else None)
+
+
+def _checkpoint(run: LearnerRun):  # type: ignore[no-untyped-def]
+    from learner.checkpoint import latest
+
+    return latest(run.folder / "checkpoints")
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # torch's and gloo's threads must not keep a finished rank alive

@@ -1,0 +1,111 @@
+"""The dispatcher process of a learner. Started by rank 0 with one end of a socket; it ends with rank 0, and rank 0 with it.
+
+python -m learner.dispatcher --config RUN.yaml --link FD [--version V --uuid UUID]
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import sys
+
+from broker_config import locate, logs
+from broker_config.clients import make_admin
+from broker_config.deadline import Deadline
+from broker_config.lifeline import die_with_parent
+from broker_config.writer import LogWriter
+from learner import run as learner_run
+from learner.dispatcher.claim import Claimed, claim
+from learner.dispatcher.core import Dispatcher
+from learner.dispatcher.link import Link
+from learner.dispatcher.plan import Plan
+from learner.dispatcher.shell import Shell
+from learner.run import LearnerRun
+from schemas.errors import ConfigError, WeirError
+from schemas.model_files import model_config, model_digest, model_folder, tokenizer_digest
+from schemas.weights import make_plan, tensor_index
+
+log = logging.getLogger("learner.dispatcher")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m learner.dispatcher", description=__doc__)
+    parser.add_argument("--config", required=True)
+    parser.add_argument("--link", type=int, required=True, help="file descriptor of the socket to rank 0")
+    parser.add_argument("--version", type=int, default=0, help="version that the learner holds")
+    parser.add_argument("--uuid", default=None, help="uuid of the run that is gone on with")
+    parser.add_argument("overrides", nargs="*")
+    args = parser.parse_args()
+    die_with_parent()
+    # Ctrl-C reaches the whole process group; rank 0 decides what follows from it and asks for a stop.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    run = learner_run.load(args.config, args.overrides)
+    (run.folder / "logs").mkdir(parents=True, exist_ok=True)
+    logs.configure(file=str(run.folder / "logs" / "dispatcher.log"))
+    link = Link(socket.socket(fileno=args.link))
+    try:
+        serve(run, link, args.version, args.uuid)
+    except ConfigError as error:
+        link.send({"error": str(error), "code": 2})
+        return 2
+    except WeirError as error:
+        log.error("%s", error)
+        print(f"dispatcher: {error}", file=sys.stderr)  # noqa: T201 - the supervisor shows the learner's standard error
+        return 1
+    return 0
+
+
+def serve(run: LearnerRun, link: Link, version: int, uuid: str | None) -> None:
+    """Claim the run, tell rank 0, and dispatch until the run is over."""
+    bootstrap = locate.bootstrap_servers(run.kafka, Deadline(run.kafka.timeout_s), start_local=False)
+    failures: list[BaseException] = []
+    shell: Shell | None = None
+
+    def failed(error: BaseException) -> None:
+        failures.append(error)
+        if shell is not None:
+            shell.inbox.put(error)
+
+    writer = LogWriter(run.kafka, bootstrap, f"{run.id}.dispatcher", failed)
+    client = make_admin(run.kafka, bootstrap, f"{run.id}.claim")
+    claimed, control = claim(run.kafka, bootstrap, client, writer, run.id, run.config_digest, uuid)
+    folder = model_folder(run.model.path)
+    shell = Shell(run, link, bootstrap, claimed, control, writer, int(model_config(folder)["vocab_size"]))
+    link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation})
+    try:
+        shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))
+    finally:
+        shell.close()
+    if failures:
+        raise failures[0]
+
+
+def plan_of(run: LearnerRun, claimed: Claimed) -> Plan:
+    """The dispatcher's view of the configuration."""
+    folder = model_folder(run.model.path)
+    tokenizer = model_folder(run.model.tokenizer) if run.model.tokenizer else folder
+    return Plan(
+        uuid=claimed.uuid,
+        incarnation=claimed.incarnation,
+        config_digest=run.config_digest,
+        seed=run.run.seed,
+        grpo=run.grpo,
+        generation=run.generation,
+        refit=run.refit,
+        dispatch=run.dispatch,
+        producer_count=run.producer_count,
+        request_partitions=run.kafka.request_partitions,
+        plan_digest=make_plan(tensor_index(folder), run.model.dtype, run.refit.bucket_mib).digest,
+        agreed=run.agreed,
+        digests={"model": model_digest(folder), "tokenizer": tokenizer_digest(tokenizer)},
+    )
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # librdkafka's threads must not keep a finished process alive

@@ -1,0 +1,139 @@
+"""Taking a run over: topics made or found, a claim appended to `control`, what earlier incarnations left behind.
+
+Invariants: the incarnation is the claim's offset, so the highest claim wins by the log's own order; making `<run>.control` is the
+lock of a new run; a record of an incarnation below an earlier claim's offset does not exist.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from broker_config import admin
+from broker_config.admin import TopicExists
+from broker_config.clients import make_consumer
+from broker_config.deadline import Deadline
+from broker_config.kafka_errors import data_of
+from broker_config.topics import Topics, specs_for_run
+from broker_config.writer import LogWriter
+from schemas import control
+from schemas.config import KafkaConfig
+from schemas.control import Claim, State
+from schemas.errors import ConfigError, Problem, RecordRefused, RunStopped
+from schemas.identity import new_uuid
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """This learner's hold on the run. `state` is the last one before the claim; `status_offset`: where to read `status` from."""
+
+    uuid: str
+    incarnation: int
+    state: State | None
+    status_offset: int
+
+
+class ControlLog:
+    """Reads `control` to its present end, folding what holds. `fence` raises when a higher claim has appeared."""
+
+    def __init__(self, kafka: KafkaConfig, bootstrap: str, topics: Topics, start: int) -> None:
+        self._kafka = kafka
+        self._at = TopicPartition(topics.control, 0, start)
+        self._consumer: Consumer = make_consumer(kafka, bootstrap, f"{topics.run_id}.control-log", f"{topics.run_id}.learner")
+        self._consumer.assign([self._at])
+        self.position = start
+        self.claim_offset = -1
+        self.claim: Claim | None = None
+        self.state: State | None = None
+        self.uuid: str | None = None
+        self.lower_wrote = False
+
+    def read_to_end(self) -> None:
+        """
+        Raises:
+            DeadlineExceeded: the broker did not answer in `kafka.timeout_s`.
+        """
+        deadline = Deadline(self._kafka.timeout_s)
+        _, end = self._consumer.get_watermark_offsets(self._at, timeout=deadline.remaining())
+        while self.position < end:
+            message = data_of(self._consumer.poll(min(0.5, deadline.remaining())))
+            if message is None:
+                deadline.check(f"control to be read from offset {self.position} to {end}")
+                continue
+            self.position = int(message.offset() or 0) + 1
+            self._fold(int(message.offset() or 0), message.value() or b"")
+
+    def _fold(self, offset: int, value: bytes) -> None:
+        try:
+            record = control.decode(value)
+        except RecordRefused as refused:
+            log.warning("control offset=%d ignored: %s", offset, refused)
+            return
+        self.uuid = self.uuid or record.uuid
+        if isinstance(record, Claim):
+            self.claim_offset, self.claim = offset, record
+        elif record.incarnation >= self.claim_offset:
+            self.state = record
+        else:
+            self.lower_wrote = True
+
+    def fence(self, incarnation: int) -> bool:
+        """Read to the end; True if a lower incarnation wrote since the last call.
+
+        Raises:
+            RunStopped: another learner has claimed the run since.
+        """
+        self.lower_wrote = False
+        self.read_to_end()
+        if self.claim_offset > incarnation and self.claim is not None:
+            raise RunStopped(
+                f"another learner took the run over: host={self.claim.host} pid={self.claim.pid} "
+                f"incarnation={self.claim_offset}; this one was {incarnation}"
+            )
+        return self.lower_wrote
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def claim(
+    kafka: KafkaConfig, bootstrap: str, client: AdminClient, writer: LogWriter, run_id: str, config_digest: str, uuid: str | None
+) -> tuple[Claimed, ControlLog]:
+    """Make or find the run's topics and append a claim. `uuid` is None for a new run, the manifest's for one that goes on.
+
+    Raises:
+        ConfigError: the run id belongs to another run.
+        BrokerError, DeadlineExceeded
+    """
+    topics = Topics(run_id)
+    specs = specs_for_run(run_id, kafka)
+    deadline = Deadline(kafka.timeout_s)
+    try:
+        admin.create_topics(client, [specs["control"]], deadline)
+    except TopicExists:
+        log.info("control exists; run=%s", run_id)
+    start = admin.log_bounds(client, [(topics.control, 0)], deadline)[topics.control, 0].start
+    reader = ControlLog(kafka, bootstrap, topics, start)
+    reader.read_to_end()
+    if reader.uuid is not None and reader.uuid != uuid:
+        reader.close()
+        why = "this run id belongs to another run" if uuid else "this run id is in use already"
+        fix = "give another run.id, or go on with the run by --resume"
+        raise ConfigError([Problem("run.id", run_id, f"{why} (uuid {reader.uuid})", fix)])
+    own = uuid or new_uuid()
+    others = [specs["status"], specs["requests"], specs["quarantine"], specs["metrics"]]
+    admin.create_topics(client, others, deadline, adopt_existing=True)
+    status_offset = admin.log_bounds(client, [(topics.status, 0)], deadline)[topics.status, 0].end
+    before = reader.state
+    record = Claim(uuid=own, host=socket.gethostname(), pid=os.getpid(), config_digest=config_digest)
+    incarnation = writer.write(topics.control, record.to_bytes(), key="claim").result(kafka.timeout_s)
+    reader.fence(incarnation)
+    log.info("claimed run=%s uuid=%s incarnation=%d", run_id, own, incarnation)
+    return Claimed(own, incarnation, before, status_offset), reader

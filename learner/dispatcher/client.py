@@ -1,0 +1,170 @@
+"""Rank 0's side of the dispatcher: starts the process, asks what to do, tells what was done.
+
+No method blocks for longer than a few seconds: `next` answers `Wait` when there is nothing, so that rank 0 can show the other
+ranks that it lives.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from learner.dispatcher.link import Link, LinkClosed, Message
+from schemas.errors import ConfigError, Problem, WeirError
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refit:
+    """Open one rendezvous for each entry of `worlds` (ranks, the sender included) and give out `version`."""
+
+    number: int
+    version: int
+    groups: Sequence[Mapping[str, int]]
+    worlds: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Train `version` with these records, in slot order."""
+
+    version: int
+    records: Sequence[bytes]
+    seal_offset: int
+    catch_up: bool
+    offsets: Mapping[int, int]
+    counters: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    reason: str
+    finished: bool
+
+
+Answer = Wait | Refit | Batch | Finish | Stop
+
+
+@dataclass(slots=True)
+class News:
+    """Metrics that came up between steps, by version (results of validations)."""
+
+    items: list[tuple[int, dict[str, float]]] = field(default_factory=list)
+
+
+class DispatcherClient:
+    """Owns the process and the link."""
+
+    def __init__(self, config: str, overrides: Sequence[str], version: int, uuid: str | None) -> None:
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "learner.dispatcher", "--config", config, "--link", str(theirs.fileno())]
+        command += ["--version", str(version)] + (["--uuid", uuid] if uuid else []) + list(overrides)
+        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
+        theirs.close()
+        self.link = Link(ours)
+        self.news = News()
+        self.uuid = ""
+        self.incarnation = -1
+
+    def await_claim(self) -> None:
+        """Wait until the run is claimed; the dispatcher's own deadlines bound it.
+
+        Raises:
+            ConfigError: the run id is another run's, or other wrong input; LinkClosed: the dispatcher ended.
+        """
+        hello = self._guard(self.link.receive)
+        if "error" in hello:
+            raise ConfigError([Problem("dispatcher", None, hello["error"], "see above")])
+        self.uuid, self.incarnation = hello["uuid"], hello["incarnation"]
+
+    def ready(self, version: int, plan_digest: str, weights_digest: str) -> None:
+        self._ask("ready", version=version, plan_digest=plan_digest, weights_digest=weights_digest)
+
+    def next(self) -> Answer:
+        answer = self._ask("next")
+        self.news.items += [(item["version"], item["metrics"]) for item in answer.pop("news", [])]
+        match answer.pop("do"):
+            case "wait":
+                return Wait(**answer)
+            case "refit":
+                return Refit(**answer)
+            case "batch":
+                return Batch(**answer)
+            case "finish":
+                return Finish()
+            case "stop":
+                return Stop(**answer)
+            case other:
+                raise WeirError(f"the dispatcher answered {other!r} ({json.dumps(list(answer))})")
+
+    def offer(self, rendezvous: Sequence[tuple[str, int, str, str | None]]) -> None:
+        self._ask("offer", rendezvous=[list(r) for r in rendezvous])
+
+    def sent(self, digest: str, failed: Mapping[int, str]) -> None:
+        self._ask("sent", digest=digest, failed=dict(failed))
+
+    def trained(self, version: int, *, waited: bool) -> None:
+        self._ask("trained", version=version, waited=waited)
+
+    def commit(
+        self,
+        step: int,
+        *,
+        seal_offset: int,
+        offsets: Mapping[int, int],
+        state_digest: str | None,
+        weights_digest: str | None,
+        metrics: Mapping[str, float],
+    ) -> None:
+        self._ask(
+            "commit",
+            step=step,
+            seal_offset=seal_offset,
+            offsets=dict(offsets),
+            state_digest=state_digest,
+            weights_digest=weights_digest,
+            metrics=dict(metrics),
+        )
+
+    def manifest_facts(self) -> Message:
+        return self._ask("manifest")
+
+    def stop(self, reason: str, *, resumable: bool = True) -> None:
+        self._ask("stop", reason=reason, resumable=resumable)
+
+    def finished(self) -> None:
+        self._ask("finished")
+
+    def close(self) -> int:
+        """End the dispatcher and return its exit code; killed if it does not end within its own deadlines."""
+        self.link.close()
+        try:
+            return self.process.wait(timeout=45)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait(timeout=10)
+
+    def _ask(self, op: str, **payload: Any) -> Message:
+        return self._guard(lambda: self.link.ask(op, **payload))
+
+    def _guard(self, call: Any) -> Message:
+        try:
+            answer: Message = call()
+        except LinkClosed as closed:
+            code = self.process.poll()
+            raise LinkClosed(f"the dispatcher process ended (exit code {code}); see logs/dispatcher.log") from closed
+        return answer

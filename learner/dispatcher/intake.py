@@ -1,0 +1,90 @@
+"""Judging records of version topics: valid groups and the first well-formed seal become events, the rest goes to quarantine."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+
+from broker_config.reader import Record
+from broker_config.writer import LogWriter
+from learner.dispatcher.events import GroupRead, GroupRefused, Kind, SealRead
+from schemas import seal as seals
+from schemas.errors import RecordRefused
+from schemas.identity import Attempt
+from schemas.quarantine import Quarantined
+from schemas.validity import Rules, accept
+
+log = logging.getLogger(__name__)
+
+
+class Intake:
+    """`judge` is a pure function of the record and the rules, but for the first seal of a version, which closes it."""
+
+    def __init__(self, rules: Rules, partitions: int, quarantine_topic: str, writer: LogWriter) -> None:
+        self.rules = rules
+        self._partitions = partitions
+        self._topic = quarantine_topic
+        self._writer = writer
+        self._sealed: set[int] = set()
+
+    def judge(self, record: Record, kind: Kind, version: int) -> GroupRead | GroupRefused | SealRead | None:
+        if record.headers.get("kind") == b"seal":
+            return self._seal(record, version)
+        try:
+            group, content = accept(record.value, record.headers, version, self.rules)
+            if group.kind != kind:
+                raise RecordRefused("version", f"a {group.kind} group in topic {record.topic}")
+            if record.partition != group.request.slot % self._partitions:
+                raise RecordRefused("slot", f"slot {group.request.slot} in partition {record.partition}")
+        except RecordRefused as refused:
+            self._refuse(record, refused)
+            return GroupRefused(kind, version, _key(record), _producer(record), refused.reason)
+        return GroupRead(group, record.partition, record.offset, record.headers["sha256"].decode(), content)
+
+    def _seal(self, record: Record, version: int) -> SealRead | None:
+        if record.partition != 0 or version in self._sealed:
+            return None
+        try:
+            seal = seals.decode(record.value, run=self.rules.run, version=version, prompts_per_step=self.rules.prompts_per_step)
+        except RecordRefused as refused:
+            self._refuse(record, refused)
+            return None
+        self._sealed.add(version)
+        return SealRead(seal, record.offset)
+
+    def _refuse(self, record: Record, refused: RecordRefused) -> None:
+        log.warning(
+            "refused topic=%s partition=%d offset=%d key=%s: %s",
+            record.topic,
+            record.partition,
+            record.offset,
+            record.key,
+            refused,
+        )
+        quarantined = Quarantined.of(
+            uuid=self.rules.run,
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            key=record.key,
+            sha256=hashlib.sha256(record.value).hexdigest(),
+            reason=refused.reason,
+            detail=refused.detail,
+            value=record.value,
+        )
+        self._writer.post(self._topic, quarantined.to_bytes(), key=record.key)
+
+
+def _key(record: Record) -> str | None:
+    """The record's key if it is one of a group."""
+    if record.key is None:
+        return None
+    try:
+        return str(Attempt.parse(record.key))
+    except RecordRefused:
+        return None
+
+
+def _producer(record: Record) -> str | None:
+    value = record.headers.get("producer")
+    return value.decode("ascii", "replace") if value else None

@@ -1,0 +1,463 @@
+"""The dispatcher process: turns records and rank 0's questions into the core's events, and carries out its commands.
+
+One thread runs the core (`run`); a reader thread feeds it records, a link thread rank 0's questions, a worker thread makes topics
+and commits offsets. All of them hand over through one inbox, so the core never runs twice at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from broker_config import admin
+from broker_config.admin import TopicExists
+from broker_config.clients import make_admin, make_consumer
+from broker_config.deadline import Deadline
+from broker_config.kafka_errors import broker_error
+from broker_config.reader import LogReader, Partition, Record
+from broker_config.topics import Topics, version_spec
+from broker_config.topics import parse as parse_topic
+from broker_config.writer import LogWriter
+from learner.dispatcher import events as ev
+from learner.dispatcher.bodies import Bodies
+from learner.dispatcher.claim import Claimed, ControlLog
+from learner.dispatcher.core import Dispatcher
+from learner.dispatcher.events import Command, Event, Kind
+from learner.dispatcher.intake import Intake
+from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message
+from learner.run import LearnerRun
+from schemas import headers as headers_of
+from schemas import seal as seals
+from schemas import status
+from schemas.control import State
+from schemas.errors import BrokerError, RecordRefused
+from schemas.identity import seal_key
+from schemas.metrics import StepMetrics
+from schemas.status import Beat
+from schemas.validity import Rules
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """Work of another thread came to an end; `then` runs on the core's thread."""
+
+    then: Callable[[], None]
+
+
+Item = Record | BaseException | Asked | Happened
+
+
+class Shell:
+    """Owns every Kafka client of the learner. `run` returns when the run is over or rank 0 has gone."""
+
+    def __init__(
+        self,
+        run: LearnerRun,
+        link: Link,
+        bootstrap: str,
+        claimed: Claimed,
+        control: ControlLog,
+        writer: LogWriter,
+        vocab_size: int,
+    ) -> None:
+        self.config = run
+        self.link = link
+        self.bootstrap = bootstrap
+        self.claimed = claimed
+        self.control = control
+        self.writer = writer
+        self.vocab_size = vocab_size
+        self.topics = Topics(run.id)
+        self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
+        self.client = make_admin(run.kafka, bootstrap, f"{run.id}.dispatcher-admin")
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
+        self.reader = LogReader(run.kafka, bootstrap, f"{run.id}.dispatcher", f"{run.id}.learner", self.inbox.put)
+        self.bodies = Bodies()
+        self.intake: Intake | None = None
+        self.core: Dispatcher
+        self.news: list[dict[str, Any]] = []
+        self.question_since: float | None = None
+        self.beat_number = 0
+        self.next_beat: float | None = time.monotonic()
+        self.read_past: tuple[int, dict[Partition, int]] | None = None
+        self.over = False
+
+    def run(self, core: Dispatcher) -> None:
+        """Serve until the run is over.
+
+        Raises:
+            RunStopped: another learner took the run over.
+            BrokerError: the broker cannot be used any more.
+        """
+        self.core = core
+        self.reader.assign([((self.topics.status, 0), self.claimed.status_offset)])
+        self._adopt_topics()
+        threading.Thread(target=self._listen, name="link", daemon=True).start()
+        self._do(core.begin())
+        while not self.over:
+            self._beat_if_due()
+            self._answer_wait_if_due()
+            self._judge_read_past()
+            try:
+                item = self.inbox.get(timeout=self._patience())
+            except queue.Empty:
+                continue
+            self._take(item)
+
+    def close(self) -> None:
+        self.reader.close()
+        self.worker.shutdown(wait=True, cancel_futures=True)
+        self.control.close()
+        self.writer.close(Deadline(30))
+
+    # --- inbox --------------------------------------------------------------------------------------------------------------
+
+    def _take(self, item: Item) -> None:
+        match item:
+            case Record():
+                self._on_record(item)
+            case Asked(message):
+                self._on_question(message)
+            case Happened(then):
+                then()
+            case LinkClosed():
+                log.info("rank 0 has gone")
+                self.over = True
+            case BaseException():
+                raise item
+            case _:
+                assert_never(item)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self.inbox.put(Asked(self.link.receive()))
+        except LinkClosed as closed:
+            self.inbox.put(closed)
+
+    def _patience(self) -> float:
+        now = time.monotonic()
+        ends = [now + 1.0]
+        if self.next_beat is not None:
+            ends.append(self.next_beat)
+        if self.question_since is not None:
+            ends.append(self.question_since + ANSWER_S)
+        return max(0.0, min(ends) - now)
+
+    def _beat_if_due(self) -> None:
+        if self.next_beat is None or time.monotonic() < self.next_beat:
+            return
+        self.next_beat = None  # the next one is due a second after this one has been read back
+        self.beat_number += 1
+        beat = Beat(uuid=self.claimed.uuid, incarnation=self.claimed.incarnation, number=self.beat_number)
+        self.writer.post(self.topics.status, beat.to_bytes(), key="beat")
+
+    # --- records ------------------------------------------------------------------------------------------------------------
+
+    def _on_record(self, record: Record) -> None:
+        if record.topic == self.topics.status:
+            self._on_status(record)
+        else:
+            self._on_version_record(record)
+
+    def _on_status(self, record: Record) -> None:
+        try:
+            decoded = status.decode(record.value)
+        except RecordRefused as refused:
+            log.warning("status offset=%d ignored: %s", record.offset, refused)
+            return
+        if decoded.uuid != self.claimed.uuid:
+            return
+        if isinstance(decoded, Beat):
+            if decoded.incarnation == self.claimed.incarnation:
+                self.next_beat = time.monotonic() + self.config.dispatch.beat_s
+                self._fence()
+                self._do_event(ev.BeatRead(decoded.number))
+            return
+        self._do_event(ev.StatusRead(decoded))
+
+    def _on_version_record(self, record: Record) -> None:
+        name = parse_topic(record.topic)
+        if name is None or name.version is None:
+            raise BrokerError(f"a record of topic {record.topic}, which is none of a run's version topics")
+        kind: Kind = "rollout" if name.kind == "trajectories" else "validation"
+        assert self.intake is not None
+        event = self.intake.judge(record, kind, name.version)
+        if isinstance(event, ev.GroupRead):
+            self.bodies.keep(record.topic, record.partition, record.offset, record.value)
+        if event is not None:
+            self._do_event(event)
+
+    def _fence(self) -> None:
+        if self.control.fence(self.claimed.incarnation) and self.core.published is not None:
+            log.warning("a lower incarnation wrote to control; the state is appended again")
+            self._publish_state(self.core.published)
+
+    # --- rank 0 -------------------------------------------------------------------------------------------------------------
+
+    def _on_question(self, message: Message) -> None:
+        op = message["op"]
+        if op == "next":
+            self.question_since = time.monotonic()
+            self._do_event(ev.NextAsked())
+            return
+        answer: Message = {}
+        match op:
+            case "ready":
+                self._do_event(ev.LearnerReady(message["version"], message["plan_digest"], message["weights_digest"]))
+            case "offer":
+                self._do_event(ev.Offered([tuple(r) for r in message["rendezvous"]]))
+            case "sent":
+                self._do_event(ev.Sent(message["digest"], message["failed"]))
+            case "trained":
+                self._do_event(ev.Trained(message["version"], message["waited"]))
+            case "commit":
+                self._commit(message)
+            case "manifest":
+                self._fence()
+                answer = self._manifest_facts()
+            case "stop":
+                self._do_event(ev.StopAsked(message["reason"], message["resumable"]))
+                self.writer.flush(Deadline(self.config.kafka.timeout_s))
+            case "finished":
+                self._do_event(ev.Finished())
+                self.writer.flush(Deadline(self.config.kafka.timeout_s))
+            case _:
+                raise ValueError(f"unknown question {op!r} of rank 0")
+        self.link.send(answer)
+
+    def _reply(self, answer: Message) -> None:
+        self.question_since = None
+        self.link.send({**answer, "news": self.news})
+        self.news = []
+
+    def _answer_wait_if_due(self) -> None:
+        if self.question_since is not None and time.monotonic() - self.question_since >= ANSWER_S:
+            self.core.asked = False
+            self._reply({"do": "wait", "what": self.core.waits_for()})
+
+    def _manifest_facts(self) -> Message:
+        return {
+            "uuid": self.claimed.uuid,
+            "incarnation": self.claimed.incarnation,
+            "topic_ids": {self.topics.trajectories(v): i for (k, v), i in self.core.topics.items() if k == "rollout"},
+            "control": self.control.position,
+            "status": self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset),
+        }
+
+    def _commit(self, message: Message) -> None:
+        """A step's outcome to `metrics`, and the group's offsets, which only show people and tools how far training is."""
+        step = message["step"]
+        record = StepMetrics(
+            uuid=self.claimed.uuid,
+            incarnation=self.claimed.incarnation,
+            step=step,
+            seal_offset=message["seal_offset"],
+            config_digest=self.config.config_digest,
+            state_digest=message["state_digest"],
+            weights_digest=message["weights_digest"],
+            metrics=message["metrics"],
+        )
+        self.writer.post(self.topics.metrics, record.to_bytes(), key=f"v{step:08d}")
+        offsets = message["offsets"]
+        self.worker.submit(self._commit_offsets, self.topics.trajectories(step), offsets)
+
+    def _commit_offsets(self, topic: str, offsets: dict[int, int]) -> None:
+        group = f"{self.config.id}.learner"
+        consumer = make_consumer(self.config.kafka, self.bootstrap, f"{self.config.id}.commit", group)
+        try:
+            consumer.commit(offsets=[TopicPartition(topic, p, o) for p, o in offsets.items()], asynchronous=False)
+        except KafkaException as error:
+            log.warning("offsets of %s are not committed, training goes on: %s", topic, broker_error("committing", error))
+        finally:
+            consumer.close()
+
+    # --- commands -----------------------------------------------------------------------------------------------------------
+
+    def _do_event(self, event: Event) -> None:
+        self._do(self.core.on(event))
+
+    def _do(self, commands: list[Command]) -> None:
+        for command in commands:
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command:
+            case ev.PublishState(state):
+                self._publish_state(state)
+            case ev.SendRequest(request, partition):
+                self.writer.post(self.topics.requests, request.to_bytes(), key=str(request.key), partition=partition)
+            case ev.MakeTopic(kind, version):
+                self._in_worker(lambda: self._make_topic(kind, version), lambda made: self._topic_made(kind, version, made))
+            case ev.CloseTopic(kind, version):
+                self._close_topic(kind, version)
+            case ev.WriteSeal(seal):
+                self._fence()
+                value = seals.encode(seal)
+                topic = self.topics.trajectories(seal.version)
+                self.writer.post(topic, value, key=seal_key(seal.version), headers=headers_of.of_seal(seal, value))
+            case ev.ReadPast(beat):
+                self._in_worker(self._ends, lambda ends: self._start_read_past(beat, ends))
+            case ev.AnswerRefit(number, version, groups, worlds):
+                self._fence()
+                self._reply(
+                    {
+                        "do": "refit",
+                        "number": number,
+                        "version": version,
+                        "groups": [dict(g) for g in groups],
+                        "worlds": list(worlds),
+                    }
+                )
+            case ev.AnswerBatch():
+                self._answer_batch(command)
+            case ev.AnswerFinish():
+                self._reply({"do": "finish"})
+            case ev.AnswerStop(reason, finished):
+                self._reply({"do": "stop", "reason": reason, "finished": finished})
+            case ev.ValidationDone():
+                self._on_validation(command)
+            case ev.Note(text, level):
+                log.log({"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[level], "%s", text)
+            case _:
+                assert_never(command)
+
+    def _publish_state(self, state: State) -> None:
+        if self.intake is None and state.dataset is not None:
+            self.intake = self._make_intake(state)
+        self.writer.post(self.topics.control, state.to_bytes(), key="state")
+
+    def _make_intake(self, state: State) -> Intake:
+        run, dataset = self.config, state.dataset
+        assert dataset is not None
+        rules = Rules(
+            run=self.claimed.uuid,
+            seed=run.run.seed,
+            rows=dataset.rows,
+            validation_rows=dataset.validation_rows,
+            prompts_per_step=run.grpo.num_prompts_per_step,
+            generations_per_prompt=run.grpo.num_generations_per_prompt,
+            max_age=run.grpo.max_trajectory_age_steps,
+            vocab_size=self.vocab_size,
+            max_total_length=run.model.max_total_sequence_length,
+            max_record_bytes=run.kafka.max_record_mib << 20,
+        )
+        return Intake(rules, run.kafka.partitions, self.topics.quarantine, self.writer)
+
+    def _answer_batch(self, answer: ev.AnswerBatch) -> None:
+        topic = self.topics.trajectories(answer.version)
+        positions = self.reader.positions()
+        self._reply(
+            {
+                "do": "batch",
+                "version": answer.version,
+                "seal_offset": answer.seal_offset,
+                "catch_up": answer.catch_up,
+                "records": self.bodies.of_seal(topic, answer.seal),
+                "offsets": {p: o for (t, p), o in positions.items() if t == topic},
+                "counters": {**self.core.counters.as_metrics(), "dispatch/lead": float(self.core.lead)},
+            }
+        )
+
+    def _on_validation(self, done: ev.ValidationDone) -> None:
+        n = max(1, len(done.rewards))
+        self.news.append(
+            {
+                "version": done.version,
+                "metrics": {
+                    "validation/accuracy": sum(r >= 1.0 for r in done.rewards.values()) / n,
+                    "validation/reward": sum(done.rewards.values()) / n,
+                    "validation/avg_length": sum(done.lengths.values()) / n,
+                    "validation/samples": float(len(done.rewards)),
+                    "validation/missing": float(done.missing),
+                },
+            }
+        )
+
+    # --- topics -------------------------------------------------------------------------------------------------------------
+
+    def _in_worker(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def done(future: Future[Any]) -> None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            self.inbox.put(error if error is not None else Happened(lambda: then(future.result())))
+
+        self.worker.submit(work).add_done_callback(done)
+
+    def _make_topic(self, kind: Kind, version: int) -> str:
+        spec = version_spec(self.config.id, "trajectories" if kind == "rollout" else "validation", version, self.config.kafka)
+        deadline = Deadline(self.config.kafka.timeout_s)
+        try:
+            return admin.create_topics(self.client, [spec], deadline)[spec.name]
+        except TopicExists:
+            if self.claimed.state is None:
+                raise
+        # An earlier incarnation made it; whoever had announced it announced its id, and records of this run are welcome.
+        topic_id = admin.create_topics(self.client, [spec], deadline, adopt_existing=True)[spec.name]
+        known = self.claimed.state.window.get(version) if kind == "rollout" else None
+        if known is not None and known != topic_id:
+            raise BrokerError(f"topic {spec.name} was deleted and made again: its id is {topic_id}, announced was {known}")
+        return topic_id
+
+    def _topic_made(self, kind: Kind, version: int, topic_id: str) -> None:
+        topic = self._topic(kind, version)
+        self.reader.assign([((topic, p), 0) for p in range(self.config.kafka.partitions)])
+        self._do_event(ev.TopicReady(kind, version, topic_id))
+
+    def _adopt_topics(self) -> None:
+        """Read the version topics that earlier incarnations left, from the version on that is trained next."""
+        if self.claimed.state is None:
+            return
+        deadline = Deadline(self.config.kafka.timeout_s)
+        names = admin.topics_of_run(self.client, self.config.id, deadline)
+        versions = [n.version for n in map(parse_topic, names) if n and n.kind == "trajectories" and n.version is not None]
+        if self.intake is None and self.claimed.state.dataset is not None:
+            self.intake = self._make_intake(self.claimed.state)
+        for version in sorted(v for v in versions if v >= self.core.v):
+            self.core.topics_asked.add(("rollout", version))
+            self._topic_made("rollout", version, self._make_topic("rollout", version))
+
+    def _close_topic(self, kind: Kind, version: int) -> None:
+        topic = self._topic(kind, version)
+        self.reader.unassign([(topic, p) for p in range(self.config.kafka.partitions)])
+        self.bodies.drop(topic)
+
+    def _topic(self, kind: Kind, version: int) -> str:
+        return self.topics.trajectories(version) if kind == "rollout" else self.topics.validation(version)
+
+    # --- reading past a beat --------------------------------------------------------------------------------------------------
+
+    def _ends(self) -> dict[Partition, int]:
+        partitions = [p for p in self.reader.positions() if p[0] != self.topics.status]
+        bounds = admin.log_bounds(self.client, partitions, Deadline(self.config.kafka.timeout_s))
+        return {partition: found.end for partition, found in bounds.items()}
+
+    def _start_read_past(self, beat: int, ends: dict[Partition, int]) -> None:
+        self.read_past = (beat, ends)
+        self._judge_read_past()
+
+    def _judge_read_past(self) -> None:
+        if self.read_past is None:
+            return
+        beat, ends = self.read_past
+        positions = self.reader.positions()
+        if all(positions.get(p, end) >= end for p, end in ends.items()):
+            self.read_past = None
+            # Behind all records that were handed over, of which some may still lie in the inbox.
+            self.inbox.put(Happened(lambda: self._do_event(ev.CaughtUp(beat))))

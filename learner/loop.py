@@ -1,0 +1,295 @@
+"""Rank 0's loop: ask the dispatcher, tell the ranks, do it, report.
+
+    next -> refit  -> offer, connect, send          -> sent
+         -> batch  -> train                         -> trained, commit when the refit of the new version is on its way
+         -> finish -> last checkpoint, export       -> finished
+         -> stop
+
+Rank 0 waits only inside `next`, which comes back within seconds, so every rank hears a command at least every ten.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import assert_never
+
+from broker_config.address import listen_address
+from learner.batch import split_by_tokens
+from learner.checkpoint import Manifest, Offsets, determinism
+from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
+from learner.group_metrics import group_metrics
+from learner.metrics_log import MetricsLog
+from learner.ranks import Ranks
+from learner.run import LearnerRun
+from learner.transfer import GlooSender, Sender
+from learner.worker import Worker
+from schemas.errors import TransferError
+from schemas.group import TrajectoryGroup, decode
+
+log = logging.getLogger(__name__)
+
+WAITED_S = 0.02  # a batch that came later than this after rank 0 was free counts as waited for
+
+
+@dataclass(slots=True)
+class Clock:
+    """Where the time of the present step went, in seconds."""
+
+    started: float = field(default_factory=time.monotonic)
+    waiting: float = 0.0
+    refit: float = 0.0
+    training: float = 0.0
+    checkpointing: float = 0.0
+
+    def restart(self) -> dict[str, float]:
+        """The finished step's times, by NeMo RL's names; the clock starts again."""
+        now = time.monotonic()
+        times = {
+            "timing/train/total_step_time": now - self.started,
+            "timing/train/exposed_generation": self.waiting,
+            "timing/train/weight_sync": self.refit,
+            "timing/train/policy_training": self.training,
+            "timing/train/checkpointing": self.checkpointing,
+        }
+        self.started, self.waiting, self.refit, self.training, self.checkpointing = now, 0.0, 0.0, 0.0, 0.0
+        return times
+
+
+@dataclass(slots=True)
+class Trained:
+    """A trained version whose outcome is not reported yet: its weights' digest comes with the refit."""
+
+    batch: Batch
+    metrics: dict[str, float]
+    state_digest: str | None
+
+
+class Loop:
+    """Rank 0 of one learner, for one incarnation."""
+
+    def __init__(self, run: LearnerRun, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
+        self.run_ = run
+        self.worker = worker
+        self.ranks = ranks
+        self.dispatcher = dispatcher
+        self.version = version
+        self.saved = version if version > 0 else -1
+        self.clock = Clock()
+        self.metrics = MetricsLog(run.folder, run.logger, run.id)
+        self.trained: Trained | None = None
+        self.weights_digest = ""
+        self.interrupted: str | None = None
+        self.heard = time.monotonic()
+
+    def run(self) -> int:
+        """Train until the run is over. Returns the exit code: 0 when all steps were trained."""
+        self._catch_signals()
+        self.dispatcher.await_claim()
+        self.weights_digest = self._weights_digest()
+        self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
+        log.info("ready version=%d weights=%s", self.version, self.weights_digest)
+        if self.version == 0:
+            self._checkpoint()
+        self.clock.restart()
+        code = self._serve()
+        self.ranks.rank0_tell("stop", code=code)
+        self.metrics.close()
+        self.dispatcher.close()
+        return code
+
+    def _serve(self) -> int:
+        told = ""
+        while True:
+            if self.interrupted is not None:
+                self.dispatcher.stop(self.interrupted)
+            asked = time.monotonic()
+            answer = self.dispatcher.next()
+            self._log_news()
+            match answer:
+                case Wait(what):
+                    self.clock.waiting += time.monotonic() - asked
+                    self.ranks.rank0_tell("wait")
+                    if what != told:
+                        log.info("waiting for %s", what)
+                        told = what
+                case Refit():
+                    self._refit(answer, asked)
+                case Batch():
+                    self.clock.waiting += time.monotonic() - asked
+                    self._train(answer)
+                case Finish():
+                    self._finish()
+                case Stop(reason, finished):
+                    log.log(logging.INFO if finished else logging.ERROR, "stop: %s", reason)
+                    return 0 if finished else 1
+                case _:
+                    assert_never(answer)
+
+    # --- refit --------------------------------------------------------------------------------------------------------------
+
+    def _refit(self, refit: Refit, asked: float) -> None:
+        senders = [self._sender() for _ in refit.worlds]
+        try:
+            if senders:
+                rendezvous = [(*sender.open(world), None) for sender, world in zip(senders, refit.worlds, strict=True)]
+                self.dispatcher.offer(rendezvous)
+            else:
+                self.dispatcher.offer([])
+            connected, failed = _connect(senders)
+            self.ranks.rank0_tell("refit", version=refit.version)
+            sent = self.worker.send(connected)
+        finally:
+            for sender in senders:
+                sender.close()
+        positions = [index for index in range(len(senders)) if index not in failed]
+        failed |= {positions[index]: str(error) for index, error in sent.failed.items()}
+        self.weights_digest = sent.digest
+        self.dispatcher.sent(sent.digest, failed)
+        self.clock.refit += time.monotonic() - asked
+        log.info("refit round=%d version=%d groups=%d failed=%s", refit.number, refit.version, len(senders), failed or "none")
+        if self.trained is not None:
+            self._report()
+
+    def _sender(self) -> GlooSender:
+        host = self.run_.refit.host or listen_address(self.run_.kafka)
+        return GlooSender(self.worker.plan, host, self.run_.refit.phase_timeout_s / 2)
+
+    # --- train --------------------------------------------------------------------------------------------------------------
+
+    def _train(self, batch: Batch) -> None:
+        if self.trained is not None:
+            self._report()
+        waited = self.clock.waiting > WAITED_S
+        began = time.monotonic()
+        groups = [decode(record) for record in batch.records]
+        shares = self._shares(groups, batch.records)
+        self.ranks.rank0_tell("train", version=batch.version, sizes=[[len(r) for r in share] for share in shares])
+        metrics = self.worker.train(self.ranks.rank0_deal(shares))
+        self.version = batch.version + 1
+        self.dispatcher.trained(batch.version, waited=waited)
+        self.ranks.rank0_tell("digest")
+        state_digest = self.worker.state_digest()
+        self.clock.training += time.monotonic() - began
+        measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
+        self.trained = Trained(batch, {**measured, **batch.counters}, state_digest)
+        generated = sum(group.generated_tokens for group in groups)
+        self.trained.metrics["train/generated_tokens"] = float(generated)
+        if self._last_refit_done():
+            self._report()
+
+    def _last_refit_done(self) -> bool:
+        """Whether no refit of the new version will come whose digest the report could wait for."""
+        assert self.trained is not None
+        return self.trained.batch.catch_up
+
+    def _shares(self, groups: Sequence[TrajectoryGroup], records: Sequence[bytes]) -> list[list[bytes]]:
+        """Each rank's records. Ranks of one data-parallel index get the same ones."""
+        counts = [sum(len(g.prompt) + len(t.tokens) for t in g.trajectories) for g in groups]
+        dealt = split_by_tokens(counts, self.worker.policy.dp_size)
+        dp_of = self.worker.dp_of_rank
+        return [[records[slot] for slot in dealt[dp_of[rank]]] for rank in range(self.ranks.size)]
+
+    def _report(self) -> None:
+        """The step's outcome: committed, logged, checkpointed when due."""
+        assert self.trained is not None
+        done, self.trained = self.trained, None
+        step = done.batch.version
+        if (step + 1) % self.run_.checkpointing.save_period == 0:
+            self._checkpoint()
+        times = self.clock.restart()
+        total = max(times["timing/train/total_step_time"], 1e-9)
+        performance = {
+            "performance/tokens_per_s": done.metrics["train/generated_tokens"] / total,
+            "performance/learner_idle_share": times["timing/train/exposed_generation"] / total,
+        }
+        metrics = {**done.metrics, **times, **performance}
+        self.dispatcher.commit(
+            step,
+            seal_offset=done.batch.seal_offset,
+            offsets=done.batch.offsets,
+            state_digest=done.state_digest,
+            weights_digest=self.weights_digest,
+            metrics=metrics,
+        )
+        self.metrics.step(step, metrics)
+        log.info(
+            "step=%d reward=%.4f loss=%.5f age=%.2f tokens_per_s=%.0f waited_s=%.2f total_s=%.2f",
+            step,
+            metrics["train/reward"],
+            metrics["train/loss"],
+            metrics["train/avg_trajectory_age"],
+            metrics["performance/tokens_per_s"],
+            metrics["timing/train/exposed_generation"],
+            total,
+        )
+
+    def _finish(self) -> None:
+        if self.trained is not None:
+            self.weights_digest = self._weights_digest()
+            self._report()
+        if self.saved != self.version:
+            self._checkpoint()
+        if self.run_.checkpointing.hf_export_at_end:
+            self.ranks.rank0_tell("export", version=self.version)
+            log.info("exported %s", self.worker.export(self.version))
+        self.dispatcher.finished()
+
+    # --- helpers ------------------------------------------------------------------------------------------------------------
+
+    def _weights_digest(self) -> str:
+        self.ranks.rank0_tell("refit", version=self.version)
+        return self.worker.send(()).digest
+
+    def _checkpoint(self) -> None:
+        began = time.monotonic()
+        self.ranks.rank0_tell("digest")
+        state_digest = self.worker.state_digest()
+        facts = self.dispatcher.manifest_facts()
+        manifest = Manifest(
+            run=facts["uuid"],
+            version=self.version,
+            incarnation=facts["incarnation"],
+            topic_ids=facts["topic_ids"],
+            next_offsets=Offsets(control=facts["control"], status=facts["status"]),
+            state_digest=state_digest,
+            weights_digest=self.weights_digest,
+            config_digest=self.run_.config_digest,
+            determinism=determinism(self.run_.learner),
+        )
+        self.ranks.rank0_tell("checkpoint", manifest=manifest.model_dump_json())
+        folder = self.worker.save(manifest)
+        self.saved = self.version
+        seconds = time.monotonic() - began
+        self.clock.checkpointing += seconds
+        log.info("checkpoint %s seconds=%.2f", folder, seconds)
+
+    def _log_news(self) -> None:
+        for version, metrics in self.dispatcher.news.items:
+            self.metrics.validation(version, metrics)
+            log.info("validation version=%d accuracy=%.4f", version, metrics["validation/accuracy"])
+        self.dispatcher.news.items.clear()
+
+    def _catch_signals(self) -> None:
+        def note(signum: int, _: FrameType | None) -> None:
+            self.interrupted = f"interrupted by {signal.Signals(signum).name}"
+
+        signal.signal(signal.SIGTERM, note)
+        signal.signal(signal.SIGINT, note)
+
+
+def _connect(senders: Sequence[Sender]) -> tuple[list[Sender], dict[int, str]]:
+    """Wait for the members of each group; a group whose members do not all come has failed."""
+    connected: list[Sender] = []
+    failed: dict[int, str] = {}
+    for index, sender in enumerate(senders):
+        try:
+            sender.connect()
+            connected.append(sender)
+        except TransferError as error:
+            failed[index] = str(error)
+    return connected, failed

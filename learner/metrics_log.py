@@ -1,0 +1,81 @@
+"""Where a step's metrics go on this machine: `metrics.jsonl`, TensorBoard, Weights & Biases.
+
+Invariant: a step's line is written once, in every sink; a step that was written before (by an earlier incarnation) is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from learner.config import LoggerConfig
+
+log = logging.getLogger(__name__)
+
+
+class MetricsLog:
+    """Rank 0 only."""
+
+    def __init__(self, folder: Path, logger: LoggerConfig, run_id: str) -> None:
+        self._folder = folder
+        self._logger = logger
+        self._run_id = run_id
+        self._last = _last_step(folder / "metrics.jsonl")
+        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        self._tensorboard: Any = None
+        self._wandb: Any = None
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """One line for a trained version."""
+        if step <= self._last:
+            return
+        self._last = step
+        self._lines.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._lines.flush()
+        self._publish(step, metrics)
+
+    def validation(self, version: int, metrics: Mapping[str, float]) -> None:
+        """One line in `validation.jsonl` for a validated version."""
+        with (self._folder / "validation.jsonl").open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({"version": version, **metrics}) + "\n")
+        self._publish(version, metrics)
+
+    def close(self) -> None:
+        self._lines.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+    def _publish(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._logger.tensorboard:
+            if self._tensorboard is None:
+                from torch.utils.tensorboard import SummaryWriter  # a second to import: only when there is something to write
+
+                self._tensorboard = SummaryWriter(str(self._folder / "tensorboard"))
+            for name, value in metrics.items():
+                self._tensorboard.add_scalar(name, value, step)
+        if self._logger.wandb:
+            if self._wandb is None:
+                import wandb  # an optional package
+
+                project = self._logger.wandb_project or "weir"
+                self._wandb = wandb.init(
+                    project=project, name=self._run_id, id=self._run_id, resume="allow", dir=str(self._folder)
+                )
+            self._wandb.log(dict(metrics), step=step)
+
+
+def _last_step(path: Path) -> int:
+    """The last step that has a line; -1 without any. A torn last line (a crash while writing) is cut off."""
+    if not path.exists():
+        return -1
+    whole = path.read_text(encoding="utf-8")
+    kept = whole[: whole.rfind("\n") + 1]
+    if kept != whole:
+        path.write_text(kept, encoding="utf-8")
+    lines = kept.splitlines()
+    return int(json.loads(lines[-1])["step"]) if lines else -1

@@ -1,0 +1,92 @@
+"""Commands from rank 0 to all ranks, over a gloo group of their own.
+
+Invariants: every rank obeys the same commands in the same order; rank 0 sends one at least every `KEEPALIVE_S` while it waits for
+anything; a rank that hears nothing for `rank_timeout_s` exits with an error. Bytes travel as uint8 tensors, never as objects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from schemas.errors import DeadlineExceeded
+
+KEEPALIVE_S = 10.0
+
+Command = dict[str, Any]
+
+
+class Ranks:
+    """One end of the command channel, on every rank."""
+
+    def __init__(self, rank_timeout_s: float) -> None:
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        self._timeout_s = rank_timeout_s
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
+
+    def rank0_tell(self, command: str, **arguments: Any) -> None:
+        """Rank 0: the next command of all ranks."""
+        if self._group is not None:
+            self._broadcast(json.dumps({"do": command, **arguments}).encode())
+
+    def hear(self) -> Command:
+        """Ranks 1..: the next command.
+
+        Raises:
+            DeadlineExceeded: nothing was heard for `rank_timeout_s`.
+        """
+        try:
+            command: Command = json.loads(self._broadcast(None))
+        except RuntimeError as error:
+            raise DeadlineExceeded(
+                f"rank {self.rank} heard nothing from rank 0 for {self._timeout_s:g} s (learner.rank_timeout_s), "
+                f"or rank 0 died: {error}"
+            ) from error
+        return command
+
+    def rank0_deal(self, shares: Sequence[Sequence[bytes]]) -> list[bytes]:
+        """Rank 0: give each rank its records; returns its own."""
+        for rank in range(1, self.size):
+            dist.send(_tensor(b"".join(shares[rank])), rank, group=self._group)
+        return list(shares[0])
+
+    def take(self, sizes: Sequence[int]) -> list[bytes]:
+        """Ranks 1..: the records of this rank, of the given sizes in bytes."""
+        data = torch.empty(sum(sizes), dtype=torch.uint8)
+        dist.recv(data, 0, group=self._group)
+        whole, records, at = data.numpy().tobytes(), [], 0
+        for size in sizes:
+            records.append(whole[at : at + size])
+            at += size
+        return records
+
+    def gather(self, value: int) -> list[int]:
+        """`value` of every rank, on every rank."""
+        if self._group is None:
+            return [value]
+        values = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        dist.all_gather(values, torch.tensor([value], dtype=torch.int64), group=self._group)
+        return [int(v) for v in values]
+
+    def barrier(self) -> None:
+        if self._group is not None:
+            dist.barrier(group=self._group)
+
+    def _broadcast(self, body: bytes | None) -> bytes:
+        length = torch.tensor([len(body) if body is not None else 0], dtype=torch.int64)
+        dist.broadcast(length, 0, group=self._group)
+        data = _tensor(body) if body is not None else torch.empty(int(length), dtype=torch.uint8)
+        dist.broadcast(data, 0, group=self._group)
+        return bytes(data.numpy().tobytes())
+
+
+def _tensor(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())

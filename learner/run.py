@@ -1,0 +1,95 @@
+"""What a learner process knows of its run: the configuration sections, the folder, the digest that seals carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from learner.config import (
+    LEARNER_SECTIONS,
+    CheckpointingConfig,
+    LearnerConfig,
+    LoggerConfig,
+    LossFnConfig,
+)
+from schemas import config_file
+from schemas.config import (
+    SHARED_SECTIONS,
+    DataConfig,
+    DispatchConfig,
+    EnvironmentConfig,
+    GenerationConfig,
+    GrpoConfig,
+    KafkaConfig,
+    ModelConfig,
+    RefitConfig,
+    RunConfig,
+)
+from schemas.errors import ConfigError, Problem
+
+# What a step's result depends on besides the agreed sections: the seal and the claim carry the digest of all of it.
+_TRAINING_SECTIONS = ("loss_fn", "learner")
+_UNTRAINED_KEYS = frozenset({"learner.rank_timeout_s"})
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerRun:
+    """The sections that the learner reads, and `producer_count`, the only thing it wants to know of the producers' section."""
+
+    run: RunConfig
+    model: ModelConfig
+    data: DataConfig
+    environment: EnvironmentConfig
+    grpo: GrpoConfig
+    generation: GenerationConfig
+    refit: RefitConfig
+    kafka: KafkaConfig
+    loss_fn: LossFnConfig
+    learner: LearnerConfig
+    dispatch: DispatchConfig
+    checkpointing: CheckpointingConfig
+    logger: LoggerConfig
+    producer_count: int
+    agreed: dict[str, Any]
+    config_digest: str
+
+    @property
+    def id(self) -> str:
+        assert self.run.id is not None
+        return self.run.id
+
+    @property
+    def folder(self) -> Path:
+        """`runs/<run id>`."""
+        return Path(self.run.dir) / self.id
+
+
+def load(path: str, overrides: list[str] | None = None) -> LearnerRun:
+    """Read a run's file.
+
+    Raises:
+        ConfigError: all problems of the learner's and the shared sections at once.
+    """
+    raw = config_file.read(path, overrides or [])
+    parsed, problems = config_file.parse(raw, {**SHARED_SECTIONS, **LEARNER_SECTIONS})
+    if "run" in parsed and parsed["run"].id is None:
+        fix = "add it to the file or give run.id=NAME; launch/run_cluster.sh mints one"
+        problems.append(Problem("run.id", None, "required when a process is started by hand", fix))
+    if problems:
+        raise ConfigError(problems)
+    agreed = config_file.agreed(parsed)
+    producer = raw.get("producer") or {}
+    return LearnerRun(
+        **parsed,
+        producer_count=int(producer.get("count", 1)) if isinstance(producer, dict) else 1,
+        agreed=agreed,
+        config_digest=config_digest(parsed, agreed),
+    )
+
+
+def config_digest(parsed: dict[str, Any], agreed: dict[str, Any]) -> str:
+    """Digest of everything in the configuration that a step's result depends on."""
+    training = config_file.flatten({name: parsed[name].model_dump(mode="json") for name in _TRAINING_SECTIONS})
+    training = {key: value for key, value in training.items() if key not in _UNTRAINED_KEYS}
+    return config_file.digest({**agreed, **training, "run.seed": parsed["run"].seed})

@@ -1,0 +1,50 @@
+"""One rank's life: process group, policy, then the loop (rank 0) or obedience (the others)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from learner.dispatcher.client import DispatcherClient
+from learner.loop import Loop
+from learner.model.policy import Policy
+from learner.ranks import Ranks
+from learner.run import LearnerRun
+from learner.worker import Worker
+
+FIRST_COLLECTIVE_S = 600.0  # ranks on other hosts may still be loading the model
+
+
+def serve(run: LearnerRun, dispatcher: DispatcherClient | None, version: int, checkpoint: Path | None) -> int:
+    """Run this rank to its end; returns the exit code."""
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0"), ("RANK", "0"), ("WORLD_SIZE", "1")):
+        os.environ.setdefault(name, value)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(backend, timeout=timedelta(seconds=max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s)))
+    ranks = Ranks(max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s))
+    policy = Policy(
+        run.model,
+        run.learner,
+        run.loss_fn,
+        seed=run.run.seed,
+        total_steps=run.grpo.max_num_steps,
+        temperature=run.generation.temperature,
+    )
+    if checkpoint is not None:
+        policy.load(checkpoint)
+    ranks.barrier()
+    ranks = Ranks(run.learner.rank_timeout_s)
+    worker = Worker(run, policy, ranks)
+    if dispatcher is not None:
+        return Loop(run, worker, ranks, dispatcher, version).run()
+    # Rank 0 hears the signals and tells what follows from them.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return worker.obey()

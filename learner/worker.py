@@ -1,0 +1,81 @@
+"""What every rank does: the commands of the loop, carried out on this rank's share.
+
+Rank 0 calls the methods directly (`loop.py`); the others call them as they hear the command. All of them are collective.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from learner import checkpoint
+from learner.batch import make_batch
+from learner.checkpoint import Manifest
+from learner.model.policy import Policy
+from learner.ranks import Command, Ranks
+from learner.run import LearnerRun
+from learner.transfer import Sender, Sent, broadcast
+from schemas.group import decode
+from schemas.weights import WeightPlan, make_plan, probe_tokens
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """The policy of this rank and what the run wants of it."""
+
+    def __init__(self, run: LearnerRun, policy: Policy, ranks: Ranks) -> None:
+        self.run = run
+        self.policy = policy
+        self.ranks = ranks
+        self.plan: WeightPlan = make_plan(policy.tensor_index(), run.model.dtype, run.refit.bucket_mib)
+        self.dp_of_rank = ranks.gather(policy.dp_rank)
+        """Data-parallel index of each rank; ranks of one index train the same records."""
+        self.probe = probe_tokens(policy.vocab_size, run.model.max_total_sequence_length)
+
+    def train(self, records: Sequence[bytes]) -> dict[str, float]:
+        """One version on this rank's records. The metrics are those of the whole batch, the same on all ranks."""
+        return self.policy.train_step(make_batch([decode(record) for record in records], self.run.grpo))
+
+    def send(self, senders: Sequence[Sender]) -> Sent:
+        """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same."""
+        return broadcast(self.plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
+
+    def state_digest(self) -> str:
+        return self.policy.state_digest()
+
+    def save(self, manifest: Manifest) -> Path:
+        return checkpoint.save(
+            self.run.folder / "checkpoints", manifest, self.policy.save, rank=self.ranks.rank, barrier=self.ranks.barrier
+        )
+
+    def export(self, version: int) -> Path:
+        folder = self.run.folder / "hf" / f"step_{version:08d}"
+        self.policy.save_hf(folder)
+        return folder
+
+    def obey(self) -> int:
+        """Ranks 1..: carry out commands until `stop`. Returns the exit code."""
+        while True:
+            command = self.ranks.hear()
+            if command["do"] == "stop":
+                return int(command["code"])
+            self._carry_out(command)
+
+    def _carry_out(self, command: Command) -> None:
+        match command["do"]:
+            case "wait":
+                pass
+            case "train":
+                self.train(self.ranks.take(command["sizes"][self.ranks.rank]))
+            case "refit":
+                self.send(())
+            case "digest":
+                self.state_digest()
+            case "checkpoint":
+                self.save(Manifest.model_validate_json(command["manifest"]))
+            case "export":
+                self.export(command["version"])
+            case other:
+                raise ValueError(f"rank {self.ranks.rank} does not know the command {other!r}")

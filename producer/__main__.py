@@ -1,0 +1,61 @@
+"""One producer: rolls out what the learner of a run asks of it.
+
+python -m producer --config RUN.yaml [--name NAME] [key=value ...]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+
+from broker_config import locate, logs
+from broker_config.deadline import Deadline
+from broker_config.lifeline import die_with_parent
+from producer import run as producer_run
+from producer.run import ProducerRun
+from schemas.errors import ConfigError, WeirError
+from schemas.identity import new_producer
+
+log = logging.getLogger("producer")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m producer", description="One producer of a Weir run.")
+    parser.add_argument("--config", required=True, help="the run's YAML file")
+    parser.add_argument("--name", default="producer", help="what people call it; its identity adds a random part at each start")
+    parser.add_argument("overrides", nargs="*", help="key.path=value, replacing values of the file")
+    args = parser.parse_args()
+    logs.configure()
+    die_with_parent()
+    try:
+        run = producer_run.load(args.config, args.overrides)
+        return start(run, args.name)
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("config: %s", problem)
+        return 2
+    except WeirError as error:
+        log.error("%s: %s", type(error).__name__, error)
+        return 1
+
+
+def start(run: ProducerRun, name: str) -> int:
+    """Everything after the config check."""
+    bootstrap = locate.bootstrap_servers(run.kafka, Deadline(run.kafka.timeout_s), start_local=False)
+    equipment = producer_run.equip(run)
+    log.info("engine ready plan=%s rows=%s", equipment.plan_digest, equipment.train.rows)
+    from producer.shell import Shell
+
+    async def serve() -> int:
+        return await Shell(run, new_producer(name), bootstrap, equipment).serve()
+
+    return asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # threads of the engine and of librdkafka must not keep a finished producer alive

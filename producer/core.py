@@ -1,0 +1,320 @@
+"""The producer's state machine. No I/O, no clock.
+
+    JOINING --first weights--> SERVING <--round's end-- PAUSED
+                                  `--pause--------------^
+
+| waits for | unblocked by | deadline |
+|---|---|---|
+| a state after joining | the learner's control state | `dispatch.start_timeout_s`, kept by the shell |
+| its first weights | a round with it as a member | the learner's (`refit.max_tries`) |
+| the end of a round | a state without that round, or a claim | the learner's phase deadlines |
+
+Invariants: a rollout starts only when the engine's version is at least the request's `min_version` and at most its target; the
+version it reports is the one its engine serves; a request in hand ends once: published, failed, cancelled or handed back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import assert_never
+
+from producer import events as ev
+from producer.engine import TransferOffer
+from producer.events import Command, Event, Key, Note
+from schemas.config import RefitConfig
+from schemas.control import Claim, Round, State
+from schemas.requests import Request
+from schemas.status import Ack, Failed, FailureKind, InHand, Left, ProducerState
+
+
+class Freeze(Enum):
+    """How far this producer is in a round."""
+
+    NONE = "none"
+    DRAINING = "draining"
+    """Running rollouts end, no new one starts (mode drain)."""
+    PAUSING = "pausing"
+    PAUSED = "paused"
+    RECEIVING = "receiving"
+
+
+@dataclass(slots=True)
+class Work:
+    """A request in hand."""
+
+    request: Request
+    running: bool = False
+    aborted: bool = False
+
+    @property
+    def order(self) -> tuple[bool, int, int]:
+        """Validation first, then the lowest target."""
+        return (self.request.kind != "validation", self.request.T, self.request.slot)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What other threads may see, replaced whole after every event."""
+
+    state: ProducerState = ProducerState.JOINING
+    held: int = -1
+    digest: str | None = None
+    uuid: str | None = None
+    in_hand: Sequence[InHand] = field(default_factory=tuple)
+
+
+class ProducerCore:
+    """`on(event)` returns the commands that follow, in order."""
+
+    def __init__(self, name: str, capacity: int, refit: RefitConfig) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.refit = refit
+        self.uuid: str | None = None
+        self.incarnation = -1
+        self.reported = False
+        self.partition: int | None = None
+        self.held = -1
+        self.digest: str | None = None
+        self.sealed_through = -1
+        self.freeze = Freeze.NONE
+        self.round: int | None = None
+        self.round_version = -1
+        self.work: dict[Key, Work] = {}
+        self.leaving: ev.Leave | None = None
+        self.exited = False
+        self.view = View()
+        self.out: list[Command] = []
+
+    # --- events -------------------------------------------------------------------------------------------------------------
+
+    def on(self, event: Event) -> list[Command]:
+        self.out = []
+        if self.exited:
+            return []
+        match event:
+            case ev.ControlRead(record, offset):
+                if isinstance(record, Claim):
+                    self._on_claim(record, offset)
+                else:
+                    self._on_state(record)
+            case ev.RequestRead(request):
+                self._on_request(request)
+            case ev.Published(key):
+                self.work.pop(key, None)
+            case ev.RolloutEnded(key, failure, reason):
+                self._on_ended(key, failure, reason)
+            case ev.Paused(number):
+                if self.freeze is Freeze.PAUSING and self.round == number:
+                    self.freeze = Freeze.PAUSED
+                    self._ack("pause", number)
+            case ev.Received():
+                self._on_received(event)
+            case ev.Leave():
+                self._on_leave(event)
+            case _:
+                assert_never(event)
+        if not self.exited:
+            self._proceed()
+        self.view = self._view()
+        return self.out
+
+    def _on_claim(self, claim: Claim, offset: int) -> None:
+        if offset <= self.incarnation:
+            return
+        self.incarnation = offset
+        self.uuid = claim.uuid
+        self._thaw()
+        if self.reported:
+            self.out.append(ev.SendReport(offset))
+
+    def _on_state(self, state: State) -> None:
+        if state.incarnation < self.incarnation or (self.uuid is not None and state.uuid != self.uuid):
+            return
+        self.incarnation, self.uuid = state.incarnation, state.uuid
+        if self.name in state.refused:
+            self._exit(2, "refused by the learner:\n  " + "\n  ".join(state.refused[self.name]))
+            return
+        if state.stop is not None:
+            self._exit(0 if state.stop.finished else 1, f"the run has ended: {state.stop.reason}")
+            return
+        if not self.reported:
+            self.reported = True
+            self.out.append(ev.SendReport(None))
+        member = state.members.get(self.name)
+        if member is not None and self.partition is None:
+            self.partition = member.requests_partition
+            self.out.append(ev.ReadRequests(self.partition))
+        self.sealed_through = max(self.sealed_through, state.sealed_through)
+        self._drop_void()
+        self._follow(state.round)
+
+    def _follow(self, round_: Round | None) -> None:
+        """Take part in the round, or end what is left of an earlier one."""
+        if round_ is None or self.name not in round_.members or (self.round is not None and round_.number != self.round):
+            self._thaw()
+        if round_ is None or self.name not in round_.members:
+            return
+        if self.round is None:
+            self.round, self.round_version = round_.number, round_.version
+            self.freeze = Freeze.DRAINING if round_.mode == "drain" else Freeze.PAUSING
+            if self.freeze is Freeze.PAUSING:
+                self._pause()
+        elif round_.phase == "transfer" and self.freeze is Freeze.PAUSED:
+            offer = self._offer(round_)
+            if offer is not None:
+                self.freeze = Freeze.RECEIVING
+                self.out.append(ev.Receive(round_.number, offer))
+
+    def _offer(self, round_: Round) -> TransferOffer | None:
+        for group in round_.groups:
+            if self.name in group.members:
+                return TransferOffer(
+                    version=round_.version,
+                    host=group.host,
+                    port=group.port,
+                    prefix=group.prefix,
+                    nccl_id=group.nccl_id,
+                    world=group.world,
+                    rank_offset=group.members[self.name],
+                    timeout_s=self.refit.phase_timeout_s / 2,
+                )
+        return None
+
+    def _on_request(self, request: Request) -> None:
+        if request.producer != self.name or request.uuid != self.uuid:
+            return
+        if request.kind == "cancel":
+            key: Key = (request.cancels or "rollout", request.key)
+            work = self.work.get(key)
+            if work is not None:
+                self._abandon(key, work)
+            return
+        key = (request.kind, request.key)
+        if key not in self.work and (request.kind == "validation" or request.T > self.sealed_through):
+            self.work[key] = Work(request)
+
+    def _on_ended(self, key: Key, failure: FailureKind | None, reason: str) -> None:
+        work = self.work.pop(key, None)
+        if work is None or work.aborted or failure is None or self.uuid is None:
+            return
+        self.out.append(
+            ev.Say(Failed(uuid=self.uuid, producer=self.name, request=_in_hand(work), failure=failure, reason=reason[:2000]))
+        )
+
+    def _on_received(self, event: ev.Received) -> None:
+        if event.loaded is not None:
+            self.held, self.digest = event.loaded.version, event.loaded.digest
+        if event.round != self.round:
+            return  # the round was given up meanwhile; a late load still counts, by what the report and the heartbeats say
+        self.freeze = Freeze.PAUSED
+        if event.loaded is None:
+            self._ack("loaded", event.round, error=event.error or "no reason given", seconds=event.seconds)
+        else:
+            gap = event.loaded.probe_gap
+            self._ack("loaded", event.round, digest=event.loaded.digest, probe_gap=gap, seconds=event.seconds)
+
+    def _on_leave(self, event: ev.Leave) -> None:
+        if self.leaving is None:
+            self.leaving = event
+            unfinished = [_in_hand(work) for work in self.work.values()]
+            for key, work in list(self.work.items()):
+                self._abandon(key, work)
+            if self.uuid is not None and self.reported:
+                self.out.append(ev.Say(Left(uuid=self.uuid, producer=self.name, reason=event.reason, unfinished=unfinished)))
+            self._exit(event.code, event.reason)
+
+    # --- what follows -------------------------------------------------------------------------------------------------------
+
+    def _proceed(self) -> None:
+        running = sum(work.running for work in self.work.values())
+        if self.freeze is Freeze.DRAINING and running == 0:
+            self.freeze = Freeze.PAUSING
+            self._pause()
+        if self.freeze is Freeze.DRAINING or self.held < 0:
+            return
+        for work in sorted(self.work.values(), key=lambda work: work.order):
+            request = work.request
+            if work.running or not request.min_version <= self.held <= request.T:
+                continue
+            # The learner may exceed the capacity by one when the step that it trains next would wait otherwise.
+            if running > self.capacity:
+                break
+            work.running = True
+            running += 1
+            self.out.append(ev.Start(request))
+
+    def _pause(self) -> None:
+        assert self.round is not None
+        self.out.append(ev.Pause(self.round, self.refit.recompute_kv_cache_after_weight_updates))
+
+    def _thaw(self) -> None:
+        """Leave the round, whatever its phase: the weights that are whole are served on."""
+        if self.freeze in (Freeze.PAUSING, Freeze.PAUSED, Freeze.RECEIVING):
+            self.out.append(ev.Resume())
+        self.freeze, self.round = Freeze.NONE, None
+
+    def _drop_void(self) -> None:
+        for key, work in list(self.work.items()):
+            if key[0] == "rollout" and work.request.T <= self.sealed_through:
+                self._abandon(key, work)
+
+    def _abandon(self, key: Key, work: Work) -> None:
+        if not work.running:
+            del self.work[key]
+        elif not work.aborted:
+            work.aborted = True
+            self.out.append(ev.Abort(key))
+
+    def _ack(
+        self,
+        phase: str,
+        number: int,
+        *,
+        digest: str | None = None,
+        probe_gap: float | None = None,
+        error: str | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        assert self.uuid is not None
+        self.out.append(
+            ev.Say(
+                Ack(
+                    uuid=self.uuid,
+                    producer=self.name,
+                    incarnation=self.incarnation,
+                    round=number,
+                    phase="pause" if phase == "pause" else "loaded",
+                    version=self.round_version,
+                    ok=error is None,
+                    digest=digest,
+                    probe_gap=probe_gap,
+                    error=error,
+                    seconds=seconds,
+                )
+            )
+        )
+
+    def _exit(self, code: int, reason: str) -> None:
+        self.exited = True
+        self.out.append(Note(reason, "info" if code == 0 else "error"))
+        self.out.append(ev.Exit(code, reason))
+
+    def _view(self) -> View:
+        state = ProducerState.SERVING
+        if self.leaving is not None or self.exited:
+            state = ProducerState.LEAVING
+        elif self.freeze is not Freeze.NONE:
+            state = ProducerState.PAUSED
+        elif self.held < 0:
+            state = ProducerState.JOINING
+        in_hand = tuple(_in_hand(work) for work in self.work.values() if not work.aborted)
+        return View(state, self.held, self.digest, self.uuid, in_hand)
+
+
+def _in_hand(work: Work) -> InHand:
+    request = work.request
+    kind = "validation" if request.kind == "validation" else "rollout"
+    return InHand(kind=kind, T=request.T, slot=request.slot, draw=request.draw, attempt=request.attempt)

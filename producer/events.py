@@ -1,0 +1,145 @@
+"""What happens to a producer (events) and what it wants done (commands). Frozen facts, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from producer.engine import Loaded, TransferOffer
+from schemas.control import Claim, State
+from schemas.group import Kind
+from schemas.identity import Attempt
+from schemas.requests import Request
+from schemas.status import Ack, Failed, FailureKind, Left
+
+Key = tuple[Kind, Attempt]
+
+# --- events ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRead:
+    """A control record, with its offset."""
+
+    record: Claim | State
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRead:
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The group of this request is in the log."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutEnded:
+    """A request came to no group. `failure` None: it was cancelled."""
+
+    key: Key
+    failure: FailureKind | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The engine is frozen."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The transfer of a round ended: new weights are served, or (`error`) the old ones still are."""
+
+    round: int
+    loaded: Loaded | None
+    error: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This process is to end: a signal, or an engine that died."""
+
+    reason: str
+    code: int
+
+
+Event = ControlRead | RequestRead | Published | RolloutEnded | Paused | Received | Leave
+
+# --- commands -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Publish a status record."""
+
+    record: Ack | Failed | Left
+
+
+@dataclass(frozen=True, slots=True)
+class SendReport:
+    """Publish the report: `incarnation` is that of the claim it answers, None when joining."""
+
+    incarnation: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequests:
+    """Read this partition of `requests`, from where it ended before the report."""
+
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Roll out a request and publish its group."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Cancel a rollout; answered by `RolloutEnded` without a failure."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    round: int
+    drop_caches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    round: int
+    offer: TransferOffer
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """End this process; everything said before is published first."""
+
+    code: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+Command = Say | SendReport | ReadRequests | Start | Abort | Pause | Receive | Resume | Exit | Note

@@ -1,0 +1,71 @@
+"""The heartbeat: a thread of its own, so that a busy event loop or a long load does not look like a dead producer.
+
+It tells what the engine has generated, so a hung engine shows by tokens that do not grow, not by silence.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from broker_config.writer import LogWriter
+from producer.core import View
+from producer.engine import Progress, tokens_by_key
+from schemas.errors import WeirError
+from schemas.status import Heartbeat
+
+
+class HeartbeatThread:
+    """Publishes a heartbeat every `interval_s` once the run's uuid is known."""
+
+    def __init__(
+        self,
+        writer: LogWriter,
+        topic: str,
+        name: str,
+        capacity: int,
+        interval_s: float,
+        view: Callable[[], View],
+        progress: Callable[[], Progress],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._writer = writer
+        self._topic = topic
+        self._name = name
+        self._capacity = capacity
+        self._interval_s = interval_s
+        self._view = view
+        self._progress = progress
+        self._failed = failed
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(self._interval_s):
+                self._beat()
+        except WeirError as error:
+            self._failed(error)
+
+    def _beat(self) -> None:
+        view = self._view()
+        if view.uuid is None:
+            return
+        progress = self._progress()
+        tokens = tokens_by_key(progress)
+        record = Heartbeat(
+            uuid=view.uuid,
+            producer=self._name,
+            state=view.state,
+            held=view.held,
+            digest=view.digest,
+            in_hand=[item.model_copy(update={"tokens": tokens.get(f"{item.kind}/{item.key}", 0)}) for item in view.in_hand],
+            engine_tokens=progress.get("", 0),
+            capacity=self._capacity,
+        )
+        self._writer.post(self._topic, record.to_bytes(), key=self._name)
