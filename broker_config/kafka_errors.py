@@ -28,6 +28,7 @@ _ADVICE = {
     "INVALID_CONFIG": "the broker refuses a topic setting",
     "POLICY_VIOLATION": "a policy of the broker forbids it",
     "NOT_ENOUGH_REPLICAS": "fewer replicas in sync than kafka.min_insync_replicas: a broker is down",
+    "OFFSET_OUT_OF_RANGE": "the offset is outside the log",
     "_AUTO_OFFSET_RESET": "the offset is outside the log: records were deleted, or the topic is another one of the same name",
     "_AUTHENTICATION": "the broker refuses the login: check kafka.security",
     "_SSL": "the TLS handshake fails: check kafka.security.ca_location and the host name",

@@ -1,6 +1,6 @@
 """A real Kafka broker on this machine: one node, loopback only, data kept, back within seconds of a kill.
 
-Owns one folder: `data/` (the log), `server.properties`, `broker.json` (who runs it, where), `broker.log`. Brokers with folders
+Owns one folder: `data/` (the log), `server.properties`, `broker.json` (who runs it, where), `bootstrap`, `broker.log`. Brokers with folders
 of their own live side by side and share the downloaded jars.
 
 Invariants: at most one broker runs on a folder, whoever starts it at the same time (a file lock, and the broker's own lock on
@@ -87,6 +87,11 @@ def default_root() -> Path:
     return kafka_cache() / "broker"
 
 
+def bootstrap_file(root: Path) -> Path:
+    """A file with nothing but the broker's `host:port`, for shell scripts."""
+    return root / "bootstrap"
+
+
 class LocalBroker:
     """The broker that lives in one folder; start, stop and ask it from any process.
 
@@ -95,6 +100,7 @@ class LocalBroker:
         port: the port that it must listen on; None takes a free one and keeps it.
         properties: broker settings that replace the built-in ones.
         jvm_options: further options of the Java process.
+        client: librdkafka settings of the health check, for `properties` that demand a login.
         say: told each slow step (the download of the jars), one line each.
     """
 
@@ -105,12 +111,14 @@ class LocalBroker:
         port: int | None = None,
         properties: Mapping[str, str] | None = None,
         jvm_options: Sequence[str] = (),
+        client: Mapping[str, str] | None = None,
         say: Say = log.info,
     ) -> None:
         self.root = (root or default_root()).resolve()
         self._port = port
         self._properties = dict(properties or {})
         self._jvm_options = tuple(jvm_options)
+        self._client = dict(client or {})
         self._say = say
         # Kept so that the ended child of this very process is reaped.
         self._child: subprocess.Popen[bytes] | None = None
@@ -324,7 +332,8 @@ class LocalBroker:
             raise self._ended_early(self._child.pid)
         started = _Running(identity, *ports)
         record = {"pid": identity.pid, "started": identity.started, "port": ports[0], "controller_port": ports[1]}
-        _write(self._record, json.dumps({**record, "bootstrap": started.bootstrap}, indent=1) + "\n")
+        _write(self._record, json.dumps(record) + "\n")
+        _write(bootstrap_file(self.root), started.bootstrap + "\n")
         return started
 
     # Waiting
@@ -350,7 +359,7 @@ class LocalBroker:
         """Whether this very broker, known by its cluster id, answers."""
         if is_free(running.port):
             return False  # not listening yet; a client would only retry
-        admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0, "error_cb": lambda _: None})
+        admin = AdminClient({"bootstrap.servers": running.bootstrap, "log_level": 0, "error_cb": lambda _: None, **self._client})
         try:
             metadata = admin.list_topics(timeout=PROBE_S)
         except KafkaException:

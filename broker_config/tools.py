@@ -13,7 +13,7 @@ from pathlib import Path
 
 from broker_config.cache import kafka_cache
 from broker_config.installation import Installation
-from broker_config.local_broker import default_root
+from broker_config.local_broker import bootstrap_file, default_root
 from broker_config.server_properties import LOG4J2_TOOLS
 
 
@@ -55,9 +55,7 @@ if [ "$connects" = yes ]; then
 fi
 if [ "$connects" = yes ]; then
     bootstrap=${{KAFKA_BOOTSTRAP_SERVERS:-}}
-    if [ -z "$bootstrap" ] && [ -r {record} ]; then
-        bootstrap=$(sed -n 's/.*"bootstrap": "\\([^"]*\\)".*/\\1/p' {record})
-    fi
+    if [ -z "$bootstrap" ] && [ -r {record} ]; then read -r bootstrap < {record}; fi
     if [ -z "$bootstrap" ]; then
         echo "{name}: no broker known: start one with 'weir broker start', or give --bootstrap-server HOST:PORT" >&2
         exit 2
@@ -91,7 +89,7 @@ def write_wrappers(installation: Installation) -> Path:
         script = _SCRIPT.format(
             name=name,
             connects="yes" if tool.connects else "no",
-            record=shlex.quote(str(default_root() / "broker.json")),
+            record=shlex.quote(str(bootstrap_file(default_root()))),
             java_home=shlex.quote(str(installation.java.parent.parent)),
             command=" ".join(words),
         )

@@ -40,7 +40,7 @@ if [ "$kind" = gpu ]; then requirements=(requirements/gpu.txt); else requirement
 test_requirements=(requirements/test.txt)
 
 # What a finished set-up was made from. The folder belongs to it: a virtual environment cannot be moved.
-stamp() { { pwd; echo "$kind"; sha256sum "$@" pyproject.toml launch/setup.sh broker_config/kafka_artifacts.txt; } | sha256sum; }
+stamp() { { pwd; echo "$kind"; sha256sum "$@" requirements/compiled.txt pyproject.toml launch/setup.sh broker_config/kafka_artifacts.txt; } | sha256sum; }
 wanted=$(stamp "${requirements[@]}")
 wanted_tests=$(stamp "${requirements[@]}" "${test_requirements[@]}")
 
@@ -117,6 +117,8 @@ install_packages() {
     $PYTHON -m pip install --no-deps --progress-bar off "$@"
 }
 
+compile_packages() { $PYTHON -m uv pip install --python $PYTHON --quiet --no-deps -r requirements/compiled.txt > $VENV/compiled.log 2>&1; }
+
 make_environment() {
     local python
     python=$(find_python)
@@ -136,6 +138,8 @@ install_everything() {
     for list in "${requirements[@]}" ${tests:+"${test_requirements[@]}"}; do files+=(-r "$list"); done
     step "Python packages for $kind (several GB the first time)" install_packages "${files[@]}" \
         || fail "installing ${files[*]}" "check the network and the free disk space"
+    step "packages that are compiled here" compile_packages || say "   no C compiler: all but the environment reasoning_gym works;" \
+        "with one, run $PYTHON -m uv pip install -r requirements/compiled.txt"
     step "Weir itself" install_packages --no-build-isolation -e . || fail "installing the project" "see the message above"
     step "Kafka and its class archive" $PYTHON -m broker_config fetch || fail "fetching Kafka" "see the message above"
     rm -f $VENV/installing

@@ -81,11 +81,16 @@ class _Producer:
 
 
 class RunView:
-    """Feed it decoded records in the order of their topics; ask for a `snapshot` at any time."""
+    """Feed it decoded records in the order of their topics; ask for a `snapshot` at any time.
 
-    def __init__(self, run_id: str, started: float) -> None:
+    Args:
+        started: when the run began; None takes the time of its first control record.
+    """
+
+    def __init__(self, run_id: str, started: float | None = None) -> None:
         self._run_id = run_id
         self._started = started
+        self._ended: float | None = None
         self._processes: dict[str, str] = {}
         self._broker = "running"
         self._claimed = False
@@ -122,13 +127,17 @@ class RunView:
     def broker(self, doing: str) -> None:
         self._broker = doing
 
-    def control(self, record: Claim | State) -> None:
+    def control(self, record: Claim | State, at: float) -> None:
         self._claimed = True
+        if self._started is None:
+            self._started = at
         match record:
             case Claim():
+                self._ended = None
                 self._control = self._control and self._control.model_copy(update={"stop": None, "round": None})
             case State():
                 self._control = record
+                self._ended = at if record.stop is not None else None
                 for name, member in record.members.items():
                     self._producers.setdefault(name, _Producer()).version = member.held
 
@@ -163,12 +172,13 @@ class RunView:
         self._ends.append(at)
 
     def snapshot(self, now: float) -> Snapshot:
+        until = now if self._ended is None else self._ended
         step_s = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1) if len(self._ends) > 1 else None
         last = self._control.last_version if self._control else None
         eta = step_s * (last - self._steps) if step_s is not None and last is not None else None
         return Snapshot(
             run_id=self._run_id,
-            elapsed_s=max(0.0, now - self._started),
+            elapsed_s=max(0.0, until - self._started) if self._started is not None else 0.0,
             learner=self._learner(),
             broker=self._broker,
             processes=dict(self._processes),

@@ -37,7 +37,7 @@ def feed(view: RunView, topics: Topics, topic: str, value: bytes, at: float) -> 
         RecordRefused: it is no record of its topic.
     """
     if topic == topics.control:
-        view.control(control.decode(value))
+        view.control(control.decode(value), at)
     elif topic == topics.status:
         view.status(status.decode(value), at)
     elif topic == topics.metrics:
@@ -48,6 +48,7 @@ class Watch:
     """A view that follows a run.
 
     Args:
+        started: when the run began; None takes the time of its first record.
         since: `status` is read from this time on (seconds since the epoch); control and metrics are read whole.
         clock: seconds since the epoch.
     """
@@ -58,7 +59,7 @@ class Watch:
         bootstrap: str,
         run_id: str,
         *,
-        started: float,
+        started: float | None = None,
         since: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:

@@ -92,4 +92,6 @@ def config_digest(parsed: dict[str, Any], agreed: dict[str, Any]) -> str:
     """Digest of everything in the configuration that a step's result depends on."""
     training = config_file.flatten({name: parsed[name].model_dump(mode="json") for name in _TRAINING_SECTIONS})
     training = {key: value for key, value in training.items() if key not in _UNTRAINED_KEYS}
-    return config_file.digest({**agreed, **training, "run.seed": parsed["run"].seed})
+    schedule = parsed["learner"].optimizer
+    length = None if schedule.lr_decay_style == "constant" or schedule.lr_decay_steps else parsed["grpo"].max_num_steps
+    return config_file.digest({**agreed, **training, "run.seed": parsed["run"].seed, "decay": length})

@@ -101,11 +101,10 @@ def _buckets(plan: WeightPlan, tensors: Iterable[tuple[str, torch.Tensor]]) -> I
     problem: str | None = None
     for name, tensor in tensors:
         home = homes.pop(name, None)
-        if home is None or tuple(tensor.shape) != home[2]:
-            problem = (
-                problem
-                or f"{name} {tuple(tensor.shape)}: {'not in the plan, or sent twice' if home is None else f'planned as {home[2]}'}"
-            )
+        if home is None:
+            problem = problem or f"{name} is not in the plan, or came twice"
+        elif tuple(tensor.shape) != home[2]:
+            problem = problem or f"{name} is {tuple(tensor.shape)}, planned as {home[2]}"
         if problem is not None or home is None:
             continue
         number, bucket, _, start, end = home

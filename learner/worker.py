@@ -17,7 +17,7 @@ from learner.ranks import Command, Ranks
 from learner.run import LearnerRun
 from learner.transfer import Sender, Sent, broadcast
 from schemas.group import decode
-from schemas.weights import WeightPlan, make_plan, probe_tokens
+from schemas.weights import WeightPlan, make_plan, probe_tokens, tensor_index
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Worker:
         self.run = run
         self.policy = policy
         self.ranks = ranks
-        self.plan: WeightPlan = make_plan(policy.tensor_index(), run.model.dtype, run.refit.bucket_mib)
+        self.plan: WeightPlan = make_plan(tensor_index(policy.folder), run.model.dtype, run.refit.bucket_mib)
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
         self.probe = probe_tokens(policy.vocab_size, run.model.max_total_sequence_length)

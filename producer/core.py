@@ -38,6 +38,8 @@ class Freeze(Enum):
     PAUSING = "pausing"
     PAUSED = "paused"
     RECEIVING = "receiving"
+    RECEIVED = "received"
+    """Its part of the round is over, well or not; the state that ends the round thaws it."""
 
 
 @dataclass(slots=True)
@@ -209,7 +211,7 @@ class ProducerCore:
             self.held, self.digest = event.loaded.version, event.loaded.digest
         if event.round != self.round:
             return  # the round was given up meanwhile; a late load still counts, by what the report and the heartbeats say
-        self.freeze = Freeze.PAUSED
+        self.freeze = Freeze.RECEIVED
         if event.loaded is None:
             self._ack("loaded", event.round, error=event.error or "no reason given", seconds=event.seconds)
         else:
@@ -252,7 +254,7 @@ class ProducerCore:
 
     def _thaw(self) -> None:
         """Leave the round, whatever its phase: the weights that are whole are served on."""
-        if self.freeze in (Freeze.PAUSING, Freeze.PAUSED, Freeze.RECEIVING):
+        if self.freeze not in (Freeze.NONE, Freeze.DRAINING):
             self.out.append(ev.Resume())
         self.freeze, self.round = Freeze.NONE, None
 

@@ -112,10 +112,10 @@ class EngineThread:
     def _die(self, error: EngineDead) -> None:
         with self._lock:
             self._dead = error
-        if error.__cause__ is not None:
-            logger.error("the engine died", exc_info=error)
         if not self._started.done():
             self._started.set_exception(error.__cause__ or error)
+        elif error.__cause__ is not None:
+            logger.error("the engine died", exc_info=error)
         self._stepper.dead(error)
         while not self._queue.empty():
             work = self._queue.get()

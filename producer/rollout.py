@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,27 +102,29 @@ async def roll_out(
     if not 0 < length < limits.max_total_length:
         raise PromptFailed(f"row {prompt.row}: a prompt of {length} tokens, allowed 1 to {limits.max_total_length - 1}")
     way = _Way(environment, engine, sampling, limits, priority, frozen)
+    tasks: list[asyncio.Task[Trajectory]] = []
+    for index in range(count):
+        request = RolloutRequest(prompt, kind, index, sampling.max_new_tokens, limits.max_total_length, tokenizer)
+        tasks.append(asyncio.create_task(_persistent(f"{key}/t{index}", request, way)))
+    # Not a TaskGroup: before Python 3.13 it leaves its caller marked as cancelled when a child fails.
     try:
-        async with asyncio.TaskGroup() as group:
-            tasks = []
-            for index in range(count):
-                request = RolloutRequest(prompt, kind, index, sampling.max_new_tokens, limits.max_total_length, tokenizer)
-                tasks.append(group.create_task(_persistent(f"{key}/t{index}", request, way)))
-    except BaseExceptionGroup as errors:
-        current = asyncio.current_task()
-        if current is not None and current.cancelling():
-            raise asyncio.CancelledError from errors
-        raise _first_of(errors, EngineDead, PromptFailed, RolloutFailed) from None
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    if errors:
+        raise _gravest(errors)
     return tuple(task.result() for task in tasks)
 
 
-def _first_of(errors: BaseExceptionGroup[BaseException], *kinds: type[BaseException]) -> BaseException:
-    """The gravest of what the trajectories raised, in the order of `kinds`."""
-    for kind in kinds:
-        for error in errors.exceptions:
+def _gravest(errors: Sequence[BaseException]) -> BaseException:
+    for kind in (EngineDead, PromptFailed, RolloutFailed):
+        for error in errors:
             if isinstance(error, kind):
                 return error
-    return errors.exceptions[0]
+    return errors[0]
 
 
 async def _persistent(key: str, request: RolloutRequest, way: _Way) -> Trajectory:

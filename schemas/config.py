@@ -31,8 +31,25 @@ SECTIONS = (
 # Sections that a producer and the learner must agree on: reports carry them, and a mismatch is refused naming the key.
 AGREED_SECTIONS = ("model", "data", "environment", "grpo", "generation", "refit")
 
-# Keys inside the agreed sections that may differ from process to process: they say where, not what.
-LOCAL_KEYS = frozenset({"model.path", "model.tokenizer", "model.build", "refit.host", "data.train", "data.validation"})
+# Keys inside the agreed sections that may differ from process to process: they say where or how long, not what is sampled.
+LOCAL_KEYS = frozenset(
+    {
+        "model.path",
+        "model.tokenizer",
+        "model.build",
+        "data.train",
+        "data.validation",
+        "refit.host",
+        "grpo.max_num_steps",
+        "grpo.max_num_epochs",
+        "grpo.val_period",
+        "grpo.val_at_start",
+        "grpo.val_at_end",
+        "grpo.max_val_samples",
+        "grpo.val_timeout_s",
+        "grpo.val_temperature",
+    }
+)
 
 
 class Section(BaseModel):

@@ -23,8 +23,12 @@ from broker_config.reader import Record
 from launch.cli import broker_commands
 from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import Chosen, bounds_of, choose, connected, note, resolve, run_topics
+from launch.model_facts import looks_like_hub_name
 from schemas.config import KafkaConfig
 from schemas.errors import ConfigError, Problem, WeirError
+
+WIDTH = 160  # of tables that no terminal bounds
+LOOK_BACK_S = 30.0  # producers that were silent for longer are not there
 
 RunOption = Annotated[str | None, typer.Option("--run", help="Run id or folder; the latest by default.", show_default=False)]
 
@@ -90,9 +94,13 @@ def _text(chosen: Chosen) -> Text:
     if chosen.file is None:
         why = "its config.yaml, which names the tokenizer, is not on this machine"
         raise ConfigError([Problem("--text", chosen.run_id, why, "give the run's folder with --run")])
+    model = chosen.file.model
+    name = model.tokenizer or model.path
+    if not Path(name).is_dir() and (model.build is not None or not looks_like_hub_name(name)):
+        raise ConfigError([Problem("--text", name, "the tokenizer's folder is not here", "run it where the run was started")])
     from producer.data import load_tokenizer
 
-    tokenizer = load_tokenizer(chosen.file.model)
+    tokenizer = load_tokenizer(model)
     return Text(lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)))
 
 
@@ -141,12 +149,11 @@ def status(
     from launch.watch import Watch
 
     chosen = choose(run)
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     with connected(chosen.kafka) as (bootstrap, admin, deadline):
         if not run_topics(admin, chosen.run_id, deadline):
             raise _no_topics(chosen)
-        now = time.time()
-        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, started=now, since=now - 30)
+        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, since=time.time() - LOOK_BACK_S)
         watch.broker(f"running at {bootstrap}")
         watch.start()
         try:

@@ -25,6 +25,7 @@ from learner.dispatcher.slots import Limits, Slot, SlotState, SlotTable
 from learner.dispatcher.validation import Validation
 from schemas.control import DatasetFacts, State, Stop
 from schemas.draws import last_version, row_of
+from schemas.errors import ProtocolError
 from schemas.identity import Attempt
 from schemas.requests import Request
 from schemas.seal import Seal, SealedSlot
@@ -122,6 +123,8 @@ class Dispatcher:
         return self.out
 
     def _on_learner_ready(self, event: ev.LearnerReady) -> None:
+        if event.plan_digest != self.plan.plan_digest:
+            raise ProtocolError(f"rank 0 sends by plan {event.plan_digest}, its own dispatcher made {self.plan.plan_digest}")
         self.learner_ready = True
         self.ready_beat = self.progress_beat = self.producer_beat = self.beat
         if event.version == self.F and self.weights_digest not in (None, event.weights_digest):
@@ -528,7 +531,8 @@ class Dispatcher:
     def waits_for(self) -> str:
         """What rank 0 waits for, for a person."""
         if not self.roster.producers:
-            return f"the first of {self.plan.producer_count} producers to join"
+            refused = ", ".join(f"{name} ({problems[0]})" for name, problems in self.roster.refused.items())
+            return f"the first of {self.plan.producer_count} producers to join" + (f"; refused: {refused}" if refused else "")
         if self.round is not None:
             return f"round {self.round.number} ({self.round.phase.value}): {', '.join(self.round.waiting_for()) or 'rank 0'}"
         if self.F is None:

@@ -12,7 +12,7 @@ from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 
 
-class SdpaCoreAttention(MegatronModule):  # type: ignore[misc]
+class SdpaCoreAttention(MegatronModule):
     """query [s, b, heads, d], key and value [s, b, groups, d] -> [s, b, heads * d]; heads and groups of this rank."""
 
     def __init__(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class RMSNorm(torch.nn.Module):  # type: ignore[misc]
+class RMSNorm(torch.nn.Module):
     """x / rms(x) * weight, the division in float32. Shapes [..., hidden]; the result has the dtype of x."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-6, **_: Any) -> None:

@@ -55,9 +55,9 @@ def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
 
 def _with_step(saved: dict[str, Any]) -> dict[str, Any]:
     """megatron leaves the common step out where it is 0, and then cannot load it (not so the distributed optimizer)."""
-    inner = saved.get("optimizer", saved)
-    if "exp_avg" in next(iter(inner.get("state", {}).values()), {}):
-        inner["state"].setdefault("common_step", torch.zeros(()))
+    states = saved.get("optimizer", saved).get("state", {})
+    if "common_step" not in states and any(isinstance(state, dict) and "exp_avg" in state for state in states.values()):
+        states["common_step"] = torch.zeros(())
     return saved
 
 

@@ -2,7 +2,7 @@
 `presets`), and what the engine is given for one (`dataset`)."""
 
 from producer.data.dataset import Dataset, check_data, open_dataset
-from producer.data.tokenizer import load_tokenizer, tokenizer_digest
+from producer.data.tokenizer import load_tokenizer
 from producer.environments.base import Prompt, PromptRefused
 
-__all__ = ["Dataset", "Prompt", "PromptRefused", "check_data", "load_tokenizer", "open_dataset", "tokenizer_digest"]
+__all__ = ["Dataset", "Prompt", "PromptRefused", "check_data", "load_tokenizer", "open_dataset"]

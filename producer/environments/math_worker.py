@@ -17,6 +17,7 @@ _MEMORY_BYTES = 8 << 30
 
 
 def _limits() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the producer decides when this process ends
     if not sys.platform.startswith("linux"):
         return
     import resource

@@ -102,8 +102,7 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
         except Exception as error:  # noqa: BLE001 (as above)
             self._fail(error)
         finally:
-            self._group.close()
-            self._group = None
+            self._leave()
 
     def finish_weight_update(self) -> None:
         """Load what is staged, layer by layer; without anything staged the update just ends. An error leaves half a model."""
@@ -120,9 +119,13 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
 
     def shutdown(self) -> None:
         """Leave the group and drop what is staged."""
-        if self._group is not None:
-            self._group.close()
-        self._group = self._staged = None
+        self._leave()
+        self._staged = None
+
+    def _leave(self) -> None:
+        group, self._group = self._group, None
+        if group is not None:
+            group.close()
 
     def receipt(self) -> dict[str, Any]:
         """`{"failure": text}`, or `{"digest", "probe"}` of the staged weights."""

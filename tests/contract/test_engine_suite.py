@@ -16,7 +16,7 @@ import pytest
 
 from learner.transfer import GlooSender
 from producer.config import ProducerConfig
-from producer.engine import EngineDead, Ending, Sampling, TransferOffer
+from producer.engine import Ending, EngineDead, Sampling, TransferOffer
 from producer.scripted_engine import ScriptedEngine
 from schemas.config import GenerationConfig, ModelConfig, RefitConfig
 from schemas.errors import TransferError
@@ -49,7 +49,7 @@ class Oracle:
         config = Qwen3Config(
             vocab_size=48,
             hidden_size=64,
-            intermediate_size=128,
+            intermediate_size=768,  # more than one bucket of 1 MiB
             num_hidden_layers=2,
             num_attention_heads=4,
             num_key_value_heads=2,
@@ -118,7 +118,7 @@ def settings(oracle, **scripted):
 def engine(request, oracle):
     if request.param == "vllm":
         return request.getfixturevalue("vllm")
-    return ScriptedEngine(*settings(oracle, seconds_per_token=0.002))
+    return ScriptedEngine(*settings(oracle, seconds_per_token=0.002, tokens=100))
 
 
 @contextmanager
@@ -199,7 +199,7 @@ def test_many_requests_run_at_once_and_progress_counts_all_tokens(engine):
 
 def test_a_prompt_that_does_not_fit_is_a_value_error_and_harms_nobody(engine):
     for prompt in ([], [1] * LENGTH, [48], [-1]):
-        with pytest.raises(ValueError, match="prompt|token ids"):
+        with pytest.raises(ValueError, match=r"prompt|token ids"):
             asyncio.run(engine.generate("bad", prompt, SAMPLING))
     check(asyncio.run(engine.generate("good", [1] * (LENGTH - 1), SAMPLING)), SAMPLING, engine.version)
 
@@ -341,6 +341,10 @@ sender.send(tensors(), [])
 """
 
 
+def dying_sender(oracle):
+    return subprocess.Popen([sys.executable, "-c", DYING_SENDER, str(oracle.folder)], stdout=subprocess.PIPE, text=True)
+
+
 def test_a_sender_killed_in_the_middle_leaves_the_old_weights(engine, oracle):
     assert len(oracle.plan.buckets) > 1
 
@@ -348,7 +352,7 @@ def test_a_sender_killed_in_the_middle_leaves_the_old_weights(engine, oracle):
         await refit(engine, oracle, seed=51)
         version = engine.version
         await engine.pause(drop_caches=True)
-        with subprocess.Popen([sys.executable, "-c", DYING_SENDER, str(oracle.folder)], stdout=subprocess.PIPE, text=True) as sender:
+        with dying_sender(oracle) as sender:
             host, port, prefix = (await asyncio.to_thread(sender.stdout.readline)).split()
             started = time.monotonic()
             with pytest.raises(TransferError):
@@ -436,7 +440,10 @@ def test_vllm_refuses_a_probe_of_another_length_before_it_loads(vllm, oracle):
         await refit(vllm, oracle, seed=91)
         version = vllm.version
         await vllm.pause(drop_caches=True)
-        with sending(oracle, oracle.weights(92), version + 1, probe=[-1.0]) as (offered, _), pytest.raises(TransferError, match="probe"):
+        with (
+            sending(oracle, oracle.weights(92), version + 1, probe=[-1.0]) as (offered, _),
+            pytest.raises(TransferError, match="probe"),
+        ):
             await vllm.receive(offered)
         await vllm.resume()
         await serves(vllm, oracle, 91, version)
@@ -462,6 +469,7 @@ def test_scripted_faults_happen_where_they_are_scripted(oracle):
         with pytest.raises(RuntimeError, match="scripted failure of zero"):
             await engine.generate("zero", [1], SAMPLING)
         hanging = asyncio.create_task(engine.generate("one", [1], SAMPLING))
+        await appeared(engine, "one")
         check(await engine.generate("two", [1], SAMPLING), SAMPLING, -1)
         assert not hanging.done()
         for task in (engine.generate("three", [1], SAMPLING), hanging, engine.generate("four", [1], SAMPLING)):

@@ -167,9 +167,9 @@ def test_wrappers_quote_their_paths_and_name_the_broker_only_where_one_is_needed
 
     unknown = run("kafka-topics.sh", "--list")
     assert unknown.returncode == 2 and "weir broker start" in unknown.stderr
-    record = cache / "kafka" / "broker" / "broker.json"
+    record = cache / "kafka" / "broker" / "bootstrap"
     record.parent.mkdir(parents=True)
-    record.write_text('{\n "pid": 1,\n "bootstrap": "127.0.0.1:29092"\n}\n')
+record.write_text("127.0.0.1:29092\n")
     filled = run("kafka-topics.sh", "--describe", "--topic", "a b").stdout.splitlines()
     assert filled[-5:] == ["--bootstrap-server", "127.0.0.1:29092", "--describe", "--topic", "a b"]
     assert str(cache / "one.jar") in filled

@@ -1,0 +1,119 @@
+"""A broker on demand: it runs as long as somebody here uses it, and not longer, however they end."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker_config.cache import kafka_cache
+from broker_config.deadline import Deadline
+from broker_config.installation import install
+from broker_config.local_broker import LocalBroker
+from broker_config.locate import ENVIRONMENT
+from launch.broker import in_use, keep, use_broker
+from schemas.config import KafkaConfig
+from schemas.errors import ConfigError
+from tests.support import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# A supervisor with one process that takes a while to end, and then says whether it still had the broker.
+SUPERVISOR = """
+import sys, time
+from pathlib import Path
+from launch.broker import Keeper, use_broker
+from launch.children import Child, ChildSpec
+from schemas.config import KafkaConfig
+import os
+folder = Path(sys.argv[1])
+with Keeper(60) as keeper, use_broker(KafkaConfig(), print) as broker:
+    keeper.guard(broker)
+    spec = ChildSpec("child", [sys.executable, "-c", sys.argv[2]], dict(os.environ), folder / "child.log", 20, (broker.lock,))
+    child = Child(spec, Path.cwd())
+    (folder / "ready").write_text(broker.bootstrap)
+    time.sleep(300)
+"""
+CHILD = """
+import signal, socket, sys, time
+def leave(*_):
+    time.sleep(3)
+    host, port = HOST.split(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
+    print("the broker served to the end", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("listening", flush=True)
+time.sleep(300)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBroker]:
+    """A cache folder with the downloaded jars and a local broker of its own, which is the default one."""
+    install(print)
+    jars = kafka_cache()
+    mine = tmp_path / "cache" / "kafka"
+    mine.mkdir(parents=True)
+    for entry in jars.iterdir():
+        if entry.name != "broker":
+            (mine / entry.name).symlink_to(entry)
+    monkeypatch.setenv("WEIR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv(ENVIRONMENT, raising=False)
+    broker = LocalBroker()
+    assert broker.root == (mine / "broker").resolve()
+    yield broker
+    broker.stop(Deadline(30))
+
+
+def say(line: str) -> None:
+    """Nobody listens."""
+
+
+def test_the_last_user_stops_a_broker_that_was_started_on_demand(cache: LocalBroker) -> None:
+    with use_broker(KafkaConfig(), say) as first:
+        assert first.lost() is None
+        with use_broker(KafkaConfig(), say) as second:
+            assert second.bootstrap == first.bootstrap
+            assert in_use(cache)
+        assert cache.status().state == "running"
+        cache.kill()
+        assert "has ended" in (first.lost() or "")
+    assert cache.status().state == "stopped"
+    assert not in_use(cache)
+
+
+def test_a_broker_that_a_person_started_stays(cache: LocalBroker) -> None:
+    cache.start(Deadline(60))
+    keep(cache)
+    with use_broker(KafkaConfig(), say):
+        pass
+    assert cache.status().state == "running"
+
+
+def test_a_configured_broker_that_is_not_there_is_wrong_input_and_starts_none(cache: LocalBroker) -> None:
+    kafka = KafkaConfig(bootstrap_servers="127.0.0.1:1")
+    with pytest.raises(ConfigError, match="nobody listens"), use_broker(kafka, say):
+        pass
+    assert cache.status().state == "stopped"
+
+
+def test_a_killed_supervisor_leaves_no_broker_but_lets_its_processes_end_first(cache: LocalBroker, tmp_path: Path) -> None:
+    known = cache.start(Deadline(60))
+    cache.stop(Deadline(30))
+    child = CHILD.replace("HOST", repr(known))
+    command = [sys.executable, "-c", SUPERVISOR, str(tmp_path), child]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        log = tmp_path / "child.log"
+        eventually(lambda: log.exists() and "listening" in log.read_text(), 60, "the child to start")
+        assert (tmp_path / "ready").read_text() == known
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+    eventually(lambda: cache.status().state == "stopped", 40, "the keeper to stop the broker")
+    assert "the broker served to the end" in log.read_text()

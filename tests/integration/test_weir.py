@@ -1,0 +1,195 @@
+"""The `weir` command against a real broker: what it prints of records that lie there."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker_config.admin import create_topics
+from broker_config.clients import make_admin, make_producer
+from broker_config.deadline import Deadline
+from broker_config.locate import ENVIRONMENT
+from broker_config.reader import Record
+from broker_config.topics import Topics, specs_for_run, version_spec
+from launch.config import parse
+from launch.folders import make
+from launch.watch import Watch
+from schemas.control import Claim, State, Stop
+from schemas.metrics import StepMetrics
+from schemas.status import Heartbeat, ProducerState
+from tests.brokers import Broker
+from tests.fakes.runs import UUID, group_record, json_record, make_group, make_seal, raw_config, seal_record
+from tests.support import eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCER = "producer-0-abcd1234"
+
+Weir = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def weir(broker: Broker, tmp_path: Path) -> Weir:
+    """Runs the command in a folder of its own: `weir("show", "control")`."""
+
+    def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, ENVIRONMENT: broker.bootstrap, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+        script = "import sys; from launch.cli import main; sys.exit(main())"
+        command = [sys.executable, "-c", script, *arguments]
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90, check=False)
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert "Traceback" not in done.stderr
+        return done
+
+    return run
+
+
+def publish(broker: Broker, records: list[Record]) -> None:
+    producer = make_producer(broker.kafka, broker.bootstrap, "test")
+    failed: list[object] = []
+    for record in records:
+        producer.produce(
+            record.topic,
+            value=record.value,
+            key=record.key,
+            headers=list(record.headers.items()),
+            partition=record.partition,
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+    assert producer.flush(30) == 0
+    assert failed == []
+
+
+@pytest.fixture
+def run(broker: Broker, run_id: str) -> str:
+    """A run of two versions: its topics, as its processes would have written them."""
+    admin = make_admin(broker.kafka, broker.bootstrap, "test")
+    specs = [
+        *specs_for_run(run_id, broker.kafka).values(),
+        *(version_spec(run_id, "trajectories", v, broker.kafka) for v in (0, 1)),
+    ]
+    create_topics(admin, specs, Deadline(30))
+    records = [
+        json_record("control", Claim(uuid=UUID, host="here", pid=7, config_digest="c0ffee"), run_id),
+        json_record(
+            "control", State(uuid=UUID, incarnation=0, config_digest="c0ffee", F=1, last_version=2, sealed_through=0), run_id
+        ),
+        json_record(
+            "status",
+            Heartbeat(uuid=UUID, producer=PRODUCER, state=ProducerState.SERVING, held=1, engine_tokens=9, capacity=8),
+            run_id,
+        ),
+        json_record(
+            "metrics",
+            StepMetrics(uuid=UUID, incarnation=0, step=0, seal_offset=2, config_digest="c", metrics={"train/reward": 0.5}),
+            run_id,
+        ),
+        *(group_record(make_group(version=0, slot=slot, rewards=(1.0, 0.0)), run_id) for slot in (0, 1)),
+        seal_record(make_seal(version=0), run_id),
+        group_record(make_group(version=1, slot=0, rewards=(1.0, 1.0)), run_id),
+    ]
+    publish(broker, records)
+    return run_id
+
+
+def test_show_prints_a_line_a_record_in_the_order_of_the_log(weir: Weir, run: str) -> None:
+    lines = weir("show", "trajectories", "--run", run).stdout.splitlines()
+    topics = Topics(run)
+    assert [line.split()[:2] for line in lines] == [
+        ["==", topics.trajectories(0)],
+        ["[0]@0", "v00000000/s0000/d0/a0"],
+        ["[0]@1", "v00000000/s0001/d0/a0"],
+        ["[0]@2", "v00000000/seal"],
+        ["==", topics.trajectories(1)],
+        ["[0]@0", "v00000001/s0000/d0/a0"],
+    ]
+
+
+def test_show_without_topics_prints_those_that_a_run_has_once(weir: Weir, run: str) -> None:
+    out = weir("show", "--run", run).stdout
+    for words in ("claim  by pid 7 on here", "state i0  F 1", f"heartbeat  {PRODUCER}", "step 0  reward 0.500"):
+        assert words in out
+    assert "seal" not in out.replace("sealed through", "")
+
+
+def test_show_selects_by_version_key_and_number(weir: Weir, run: str) -> None:
+    name = Topics(run).trajectories(0)
+    assert len(weir("show", name, "--key", "/s0001/").stdout.splitlines()) == 1
+    assert len(weir("show", name, "--limit", "2").stdout.splitlines()) == 2
+    shown = [
+        json.loads(line) for line in weir("show", "trajectories", "--version", "1", "--json", "--run", run).stdout.splitlines()
+    ]
+    assert [(record["topic"], record["value"]["request"]) for record in shown] == [
+        (Topics(run).trajectories(1), "v00000001/s0000/d0/a0")
+    ]
+
+
+def test_the_latest_run_and_its_config_are_the_default(weir: Weir, run: str, tmp_path: Path) -> None:
+    make(parse(raw_config(run={"name": "tiny", "dir": str(tmp_path / "runs")})).with_id(run))
+    assert "claim  by pid 7" in weir("show", "control").stdout
+    told = weir("show", "trajectories", "--text", code=2).stderr
+    assert "the tokenizer's folder is not here" in told
+
+
+def test_topics_lists_records_and_all_lists_runs(weir: Weir, run: str) -> None:
+    lines = weir("topics", "--run", run).stdout.splitlines()
+    assert f"{run}.trajectories.v00000000  1 partition(s)  3 records" in lines
+    assert f"{run}.quarantine  1 partition(s)  0 records" in lines
+    assert f"{run}  7 topics" in weir("topics", "--all").stdout.splitlines()
+
+
+def test_status_is_a_snapshot_of_what_the_topics_tell(weir: Weir, run: str) -> None:
+    out = weir("status", "--run", run).stdout
+    for words in (f"{run}   step 1/2", "waiting for the groups of target version 1", PRODUCER, "serving", "0/8", "0.500"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("show", "control", "--run", "no-such-run"), "the broker does not have it"),
+        (("show", "contrl", "--run", "no-such-run"), "no topic of a run"),
+        (("show", "control"), "start one with launch/run_cluster.sh"),
+        (("topics", "--run", "no-such-run"), "the broker has no topics of it"),
+        (("status", "--run", "no-such-run"), "the broker has no topics of it"),
+        (("check", "none.yaml"), "no such file"),
+        (("export", "--step", "3", "out", "--run", "no-such-run"), "its folder is not on this machine"),
+    ],
+)
+def test_wrong_input_is_one_plain_line(weir: Weir, arguments: tuple[str, ...], words: str) -> None:
+    told = weir(*arguments, code=2).stderr
+    assert words in told
+    assert told.startswith("error: ")
+
+
+def test_a_check_needs_no_broker(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import yaml
+
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump(raw_config()))
+    done = weir("check", "run.yaml", "grpo.max_num_steps=60")
+    assert done.stdout == "run.yaml: ok\n"
+    assert "grpo.num_prompts_per_step" in weir("check", "run.yaml", "learner.nproc=3", code=2).stderr
+
+
+def test_the_watch_finds_topics_that_are_made_later_and_follows_them(broker: Broker, run_id: str) -> None:
+    watch = Watch(broker.kafka, broker.bootstrap, run_id, started=time.time())
+    watch.start()
+    try:
+        assert watch.snapshot().learner == "starting"
+        create_topics(
+            make_admin(broker.kafka, broker.bootstrap, "test"), specs_for_run(run_id, broker.kafka).values(), Deadline(30)
+        )
+        publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
+        eventually(lambda: watch.claimed, 20, "the claim to be seen")
+        assert watch.caught_up.wait(20)
+        stop = Stop(reason="done", v=1, resumable=True, finished=True)
+        publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c", stop=stop), run_id)])
+        eventually(lambda: watch.snapshot().stop == stop, 20, "the stop to be seen")
+    finally:
+        watch.close()

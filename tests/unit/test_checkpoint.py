@@ -1,0 +1,151 @@
+"""Checkpoint folders: whole or not there, whatever happens on the way."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from learner import checkpoint
+from learner.checkpoint import Determinism, Manifest, Offsets
+from schemas.errors import WeirError
+
+FACTS = Determinism(
+    torch="2",
+    megatron="0.16",
+    transformers="5",
+    device="cpu",
+    cpu_capability="AVX2",
+    threads=1,
+    data_parallel_size=1,
+    tensor_model_parallel_size=1,
+    pipeline_model_parallel_size=1,
+    train_micro_batch_size=64,
+    deterministic=True,
+)
+
+
+def manifest(version: int, *, state: str = "s", incarnation: int = 3) -> Manifest:
+    return Manifest(
+        run="uuid",
+        version=version,
+        incarnation=incarnation,
+        topic_ids={"r.control": "a"},
+        next_offsets=Offsets(control=4, status=9, requests={0: 2, 1: 0}),
+        state_digest=state,
+        weights_digest="w",
+        config_digest="c",
+        determinism=FACTS,
+    )
+
+
+def write(folder: Path) -> None:
+    (folder / "megatron").mkdir()
+    (folder / "megatron" / "__0_0.distcp").write_bytes(b"weights")
+
+
+def save(root: Path, version: int, **keys: object) -> Path:
+    return checkpoint.save(root, manifest(version, **keys), write, rank=0, barrier=lambda: None)  # type: ignore[arg-type]
+
+
+def test_a_saved_checkpoint_is_found_with_its_manifest(tmp_path: Path) -> None:
+    folder = save(tmp_path / "checkpoints", 12)
+    assert folder.name == "step_00000012"
+    assert checkpoint.latest(tmp_path / "checkpoints") == (folder, checkpoint.read(folder))
+    found = checkpoint.read(folder)
+    assert found.files == {"megatron/__0_0.distcp": 7}
+    assert found.model_copy(update={"files": {}, "created": ""}) == manifest(12).model_copy(update={"created": ""})
+    assert [path.name for path in folder.parent.iterdir()] == ["step_00000012"]
+
+
+def test_the_newest_is_taken_up_to_a_bound(tmp_path: Path) -> None:
+    assert checkpoint.latest(tmp_path / "none") is None
+    for version in (10, 2, 0):
+        save(tmp_path, version)
+    assert [found[1].version for bound in (None, 9, 0) if (found := checkpoint.latest(tmp_path, at_most=bound))] == [10, 2, 0]
+
+
+def damage(folder: Path, how: str) -> None:
+    data = folder / "megatron" / "__0_0.distcp"
+    match how:
+        case "no manifest":
+            (folder / "manifest.json").unlink()
+        case "half a manifest":
+            (folder / "manifest.json").write_text((folder / "manifest.json").read_text()[:40])
+        case "no data":
+            data.unlink()
+        case "short data":
+            data.write_bytes(b"wei")
+        case "another step's":
+            record = json.loads((folder / "manifest.json").read_text())
+            (folder / "manifest.json").write_text(json.dumps(record | {"version": 1}))
+
+
+DAMAGES = ("no manifest", "half a manifest", "no data", "short data", "another step's")
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_and_named(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    save(tmp_path, 1)
+    damage(save(tmp_path, 2), how)
+    with caplog.at_level(logging.WARNING):
+        found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found[1].version == 1
+    assert "step_00000002" in caplog.text
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+def test_a_damaged_checkpoint_makes_place_for_a_new_one(how: str, tmp_path: Path) -> None:
+    damage(save(tmp_path, 2), how)
+    save(tmp_path, 2, incarnation=8)
+    assert checkpoint.read(tmp_path / "step_00000002").incarnation == 8
+    assert (tmp_path / "step_00000002.bad.8").is_dir()
+
+
+def test_a_whole_checkpoint_of_the_same_state_is_kept(tmp_path: Path) -> None:
+    save(tmp_path, 2)
+    save(tmp_path, 2, incarnation=8)
+    assert checkpoint.read(tmp_path / "step_00000002").incarnation == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000002"]
+
+
+def test_a_whole_checkpoint_of_another_state_is_never_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 2, state="one")
+    with pytest.raises(WeirError, match="holds state one of run uuid, this learner has state other"):
+        save(tmp_path, 2, state="other")
+    assert checkpoint.read(tmp_path / "step_00000002").state_digest == "one"
+
+
+@pytest.mark.parametrize("stage", ["write", "confirm"])
+def test_a_save_that_fails_leaves_no_checkpoint_and_the_next_one_works(stage: str, tmp_path: Path) -> None:
+    def fail(*_: object) -> None:
+        raise WeirError("a higher claim")
+
+    steps = {"write": write, "confirm": lambda: None} | {stage: fail}
+    with pytest.raises(WeirError, match="a higher claim"):
+        checkpoint.save(tmp_path, manifest(2), steps["write"], rank=0, barrier=lambda: None, confirm=steps["confirm"])  # type: ignore[arg-type]
+    assert checkpoint.latest(tmp_path) is None
+    save(tmp_path, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000002"]
+
+
+def test_other_ranks_write_their_part_and_no_manifest(tmp_path: Path) -> None:
+    tmp = tmp_path / "step_00000002.3.tmp"
+    tmp.mkdir()
+    waited = []
+    checkpoint.save(tmp_path, manifest(2), write, rank=1, barrier=lambda: waited.append(1))
+    assert len(waited) == 3
+    assert not (tmp / "manifest.json").exists()
+    assert (tmp / "megatron" / "__0_0.distcp").exists()
+
+
+def test_prune_keeps_the_newest_whole_ones(tmp_path: Path) -> None:
+    for version in range(5):
+        save(tmp_path, version)
+    damage(tmp_path / "step_00000004", "no manifest")
+    assert checkpoint.prune(tmp_path, None) == []
+    assert checkpoint.prune(tmp_path, 2) == [0, 1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000002", "step_00000003", "step_00000004"]
+    with pytest.raises(ValueError, match="at least one"):
+        checkpoint.prune(tmp_path, 0)
