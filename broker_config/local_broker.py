@@ -1,7 +1,7 @@
 """A real Kafka broker on this machine: one node, loopback only, data kept, back within seconds of a kill.
 
-Owns one folder: `data/` (the log), `server.properties`, `broker.json` (who runs it, where), `bootstrap`, `broker.log`. Brokers with folders
-of their own live side by side and share the downloaded jars.
+Owns one folder: `data/` (the log), `server.properties`, `broker.json` (who runs it, on which ports), `bootstrap`, `broker.log`.
+Brokers with folders of their own live side by side and share the downloaded jars.
 
 Invariants: at most one broker runs on a folder, whoever starts it at the same time (a file lock, and the broker's own lock on
 its data); the broker's ports stay the same over restarts, so that clients find it again; only a process that is known to be
@@ -41,7 +41,7 @@ from broker_config.deadline import Deadline, wait_until
 from broker_config.installation import Installation, install
 from broker_config.ports import FIRST, LOW, ephemeral_low, free_ports, is_free
 from broker_config.processes import ProcessId, file_lock
-from broker_config.server_properties import LOG4J2, render, server_properties
+from broker_config.server_properties import LOG4J2, parse, ports_of, render, server_properties
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded, Problem
 
 log = logging.getLogger(__name__)
@@ -264,7 +264,7 @@ class LocalBroker:
             if command[-2:] == [MAIN, str(self._config)]:
                 identity = ProcessId.of(process.info["pid"])
                 if identity is not None:
-                    return _Running(identity, *_ports_in(self._config))
+                    return _Running(identity, *ports_of(self._config.read_text(encoding="utf-8")))
         return None
 
     # Starting
@@ -366,7 +366,11 @@ class LocalBroker:
             return False
         # After a kill it answers before its new session is registered; until then partitions have no leader.
         led = all(p.leader >= 0 for topic in metadata.topics.values() for p in topic.partitions.values())
-        return bool(metadata.brokers) and led and metadata.cluster_id == _properties_in(self._formatted)["cluster.id"]
+        return (
+            bool(metadata.brokers)
+            and led
+            and metadata.cluster_id == parse(self._formatted.read_text(encoding="utf-8"))["cluster.id"]
+        )
 
     def _ended_early(self, pid: int) -> BrokerError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -377,16 +381,6 @@ class LocalBroker:
 
 class _PortTaken(BrokerError):
     """The broker ended because a port was bound by somebody else."""
-
-
-def _properties_in(file: Path) -> dict[str, str]:
-    lines = file.read_text(encoding="utf-8").splitlines()
-    return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-
-
-def _ports_in(config: Path) -> tuple[int, int]:
-    listeners = dict(entry.split("://", 1) for entry in _properties_in(config)["listeners"].split(","))
-    return int(listeners["PLAINTEXT"].rpartition(":")[2]), int(listeners["CONTROLLER"].rpartition(":")[2])
 
 
 def _new_cluster_id() -> str:

@@ -10,8 +10,9 @@ import os
 from broker_config.artifacts import Say
 from broker_config.deadline import Deadline
 from broker_config.local_broker import LocalBroker, log
-from broker_config.preflight import check_broker
+from broker_config.preflight import KEY, check_broker
 from schemas.config import KafkaConfig
+from schemas.errors import ConfigError, Problem
 
 ENVIRONMENT = "KAFKA_BOOTSTRAP_SERVERS"
 LOOPBACK = ("127.", "localhost", "[::1]")
@@ -38,7 +39,11 @@ def bootstrap_servers(kafka: KafkaConfig, deadline: Deadline, *, start_local: bo
         broker = LocalBroker(say=say)
         if start_local:
             return broker.start(deadline)
-        servers = broker.bootstrap or "127.0.0.1:29092"
+        status = broker.status()
+        if status.state != "running" or status.bootstrap is None:
+            why = f"none is named, and the local broker is {status.state}"
+            raise ConfigError([Problem(KEY, None, why, "start it with `weir broker start`, or name a broker")])
+        return status.bootstrap
     check_broker(kafka, servers, deadline)
     return servers
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from broker_config.clients import make_consumer
+from broker_config.consuming import look_up
+from broker_config.deadline import Deadline
 from broker_config.kafka_errors import broker_error, data_of
 from schemas.config import KafkaConfig
 from schemas.errors import BrokerError
@@ -50,6 +52,7 @@ class LogReader:
 
     def __init__(self, kafka: KafkaConfig, bootstrap: str, name: str, group_id: str, sink: Sink) -> None:
         self._make: Callable[[], Consumer] = lambda: make_consumer(kafka, bootstrap, name, group_id)
+        self._timeout_s = kafka.timeout_s
         self._sink = sink
         self._changes: queue.SimpleQueue[tuple[list[tuple[Partition, int]], list[Partition]]] = queue.SimpleQueue()
         self._positions: dict[Partition, int] = {}
@@ -126,12 +129,18 @@ class LogReader:
             if len(self._seen_topics) > RENEW_AFTER:
                 consumer = self._renew(consumer)
             elif fresh:
+                self._look_up(consumer, {topic for (topic, _), _ in fresh})
                 consumer.incremental_assign([TopicPartition(*p, offset) for p, offset in fresh])
         return consumer
+
+    def _look_up(self, consumer: Consumer, topics: set[str]) -> None:
+        for topic in sorted(topics):
+            look_up(consumer, topic, Deadline(self._timeout_s))
 
     def _renew(self, consumer: Consumer) -> Consumer:
         consumer.close()
         renewed = self._make()
+        self._look_up(renewed, {topic for topic, _ in self._positions})
         renewed.assign([TopicPartition(*p, offset) for p, offset in self._positions.items()])
         self._seen_topics = {topic for topic, _ in self._positions}
         return renewed

@@ -50,6 +50,17 @@ def render(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={value}\n" for key, value in properties.items())
 
 
+def parse(text: str) -> dict[str, str]:
+    """What `render` wrote, or a file that Kafka wrote."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
+
+
+def ports_of(text: str) -> tuple[int, int]:
+    """The broker's and the controller's port in a file of `server_properties`."""
+    listeners = dict(entry.split("://", 1) for entry in parse(text)["listeners"].split(","))
+    return int(listeners["PLAINTEXT"].rpartition(":")[2]), int(listeners["CONTROLLER"].rpartition(":")[2])
+
+
 # The broker's own log: warnings, and the two lines that say that it has started and stopped.
 LOG4J2 = """\
 status=error

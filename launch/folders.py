@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from launch.config import RunFile, dump
+from launch.logtail import tail
 from schemas.errors import ConfigError, Problem
 
 LATEST = "latest"
@@ -37,6 +39,10 @@ class RunFolder:
         return self.path / "metrics.jsonl"
 
     @property
+    def validation(self) -> Path:
+        return self.path / "validation.jsonl"
+
+    @property
     def checkpoints(self) -> list[Path]:
         """Whole checkpoints, oldest first: the manifest is written last."""
         return sorted(p for p in self.path.glob("checkpoints/step_*") if (p / "manifest.json").is_file() and ".bad" not in p.name)
@@ -45,6 +51,18 @@ class RunFolder:
     def exports(self) -> list[Path]:
         """Exported Hugging Face checkpoints, oldest first."""
         return sorted(p for p in self.path.glob("hf/step_*") if (p / "config.json").is_file())
+
+
+def last_validation(path: Path) -> float | None:
+    """Accuracy of the newest validation in a run's `validation.jsonl`; a last line that is being written is left out."""
+    for line in reversed(tail(path, 2)):
+        try:
+            accuracy = json.loads(line).get("validation/accuracy")
+        except json.JSONDecodeError:
+            continue
+        if isinstance(accuracy, int | float):
+            return float(accuracy)
+    return None
 
 
 def mint_id(name: str, now: float) -> str:

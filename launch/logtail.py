@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LINES = 12
+UNMARKED_LINES = 5  # of a log that names no error: the process was killed from outside
 READ_BYTES = 256 * 1024
 
 # What torchrun adds below a worker's own error: true, long, and no cause.
@@ -42,7 +43,7 @@ def pick_error(lines: Sequence[str], count: int = LINES) -> list[str]:
     if starts:
         return _traceback(own[starts[-1] :], count)
     marked = [line for line in own if _ERROR.search(line)]
-    return (marked or own)[-count:]
+    return marked[-count:] or own[-min(count, UNMARKED_LINES) :]
 
 
 def _traceback(lines: Sequence[str], count: int) -> list[str]:

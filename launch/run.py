@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from broker_config import logs
 from broker_config.locate import ENVIRONMENT
 from launch.broker import BrokerUse, Keeper, use_broker
 from launch.check import Checked, check
@@ -30,6 +31,7 @@ from launch.view import Snapshot
 from launch.watch import Watch
 
 LEARNER = "learner-0"
+CONTROL_S = 30.0
 KEEPER_EXTRA_S = 60.0
 
 
@@ -64,6 +66,8 @@ def launch(what: Launch, console: Console) -> int:
                 # The rules that need the model's files, now that they are there.
                 check({name: section.model_dump() for name, section in file.sections.items()}, resuming=True)
             folder = _folder(file, what.resume)
+            # From here on the terminal is the display's.
+            logs.configure("INFO", str(folder.logs / "supervisor.log"))
             outcome, last = _supervised(file, folder, broker, what.resume, started, display)
     finally:
         display.close()
@@ -86,10 +90,12 @@ def _folder(file: RunFile, resume: bool) -> RunFolder:
 def _supervised(
     file: RunFile, folder: RunFolder, broker: BrokerUse, resume: bool, started: float, display: Display
 ) -> tuple[Outcome, Snapshot]:
-    watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started)
+    watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started, resuming=resume, folder=folder)
     watch.broker(f"running at {broker.bootstrap}")
     watch.start()
     try:
+        if resume:
+            watch.wait_for_control(CONTROL_S)
         supervisor = Supervisor(
             learner_spec(file, folder, broker, resume=resume),
             producer_specs(file, folder, broker),

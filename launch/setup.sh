@@ -68,7 +68,7 @@ step() {
     shift
     say "$what"
     set -m # a process group of its own, so that an interruption ends all of it
-    "$@" < /dev/null >&2 9>&- &
+    "$@" < /dev/null >&2 &
     child=$!
     set +m
     while kill -0 "$child" 2> /dev/null; do
@@ -149,7 +149,7 @@ install_everything() {
 
 if is_complete; then exit 0; fi
 
-# One at a time. The lock lives as long as descriptor 9 is open in this shell.
+# One at a time. The lock lives as long as descriptor 9 is open, here or in a step that outlived a killed set-up.
 exec 9> .setup.lock
 python=$(find_python)
 "$python" - << 'PYTHON' || fail "another set-up holds .setup.lock for half an hour" "wait for it, or end it"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broker_config.tools import wrappers_folder
 from launch.display import clock, number
-from launch.folders import RunFolder
+from launch.folders import RunFolder, last_validation
 from launch.logtail import error_lines
 from launch.supervision import FINISHED, INTERRUPTED, Outcome
 from launch.view import Snapshot
@@ -56,8 +56,9 @@ def summarize(outcome: Outcome, last: Snapshot, folder: RunFolder, *, tensorboar
     lines.append(
         f"steps {came.steps}{of} in {clock(last.elapsed_s)}, reward {number(came.first_reward)} -> {number(came.last_reward)}"
     )
-    if last.validation is not None:
-        lines.append(f"validation {number(last.validation)}")
+    validation = last_validation(folder.validation)
+    if validation is not None:
+        lines.append(f"validation {number(validation)}")
     lines += _places(folder)
     return [*lines, *_next(outcome, came, folder, tensorboard)]
 
@@ -73,14 +74,16 @@ def _places(folder: RunFolder) -> list[str]:
 
 def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool) -> Sequence[str]:
     weir = shown(Path(".venv/bin/weir")) if Path(".venv/bin/weir").exists() else "weir"
-    run = folder.run_id
+    topics = folder.run_id
+    # Elsewhere than in `runs/` only its path finds it.
+    run = topics if folder.path.parent.resolve() == Path("runs").resolve() else shown(folder.path)
     lines = ["next:"]
     if came.steps:
         version = came.steps - 1
         lines.append(f"  {weir} show trajectories --version {version} --text --limit 3 --run {run}")
         console = shown(wrappers_folder() / "kafka-console-consumer.sh")
         lines.append(
-            f"  {weir} broker start; {console} --topic {run}.trajectories.v{version:08d} --from-beginning --timeout-ms 5000 \\"
+            f"  {weir} broker start; {console} --topic {topics}.trajectories.v{version:08d} --from-beginning --timeout-ms 5000 \\"
         )
         lines.append("      --property print.key=true --property print.headers=true --property print.value=false")
     else:

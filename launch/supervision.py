@@ -9,7 +9,7 @@ learner's own timeouts bound it); `Done` is commanded once, last.
     ENDING              the learner's end, told by a `stop` on control: END_S; by a producer that left: ORDERLY_S
     STOPPING_LEARNER    the learner's end               stop timeout         it is killed
     LEAVING             the producers' end              LEAVE_S              they are asked to end
-    STOPPING_PRODUCERS  the producers' end              stop timeout         they are killed
+    STOPPING_PRODUCERS  the producers' end              stop timeout         they are killed (without a broker: all, BROKERLESS_S)
     KILLING             the end of all                  KILL_S               done all the same; the shell sweeps
 """
 
@@ -23,6 +23,7 @@ from typing import assert_never
 END_S = 900.0  # last checkpoint and export of a large model
 ORDERLY_S = 10.0  # a producer that leaves because of a `stop` can be seen before that `stop` is
 LEAVE_S = 15.0
+BROKERLESS_S = 10.0
 KILL_S = 10.0
 
 FINISHED, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -151,9 +152,12 @@ class Supervision:
             case Interrupted(signal):
                 return self._interrupted(signal, now)
             case BrokerLost(detail):
-                if self.state in (State.RUNNING, State.ENDING):
-                    return self._end(Outcome(FAILED, detail, "broker"), now)
-                return []
+                if self.state not in (State.RUNNING, State.ENDING):
+                    return []
+                # Nobody can publish or hear anything any more, so there is no order to keep and nothing to wait long for.
+                self._settle(Outcome(FAILED, detail, "broker"))
+                self._enter(State.STOPPING_PRODUCERS, now + min(BROKERLESS_S, self._stop_timeout_s))
+                return [Terminate(name) for name in self._in_order()]
             case Tick():
                 return self._due(now) if self._deadline is not None and now >= self._deadline else []
             case _:
@@ -267,7 +271,10 @@ class Supervision:
         if not self._alive:
             return self._done()
         self._enter(State.KILLING, now + KILL_S)
-        return [Kill(name) for name in (self._learner, *self._producers) if name in self._alive]
+        return [Kill(name) for name in self._in_order()]
+
+    def _in_order(self) -> list[str]:
+        return [name for name in (self._learner, *self._producers) if name in self._alive]
 
     def _done(self) -> list[Command]:
         self._deadline = None

@@ -7,6 +7,7 @@ what a crash of a guard may have orphaned is adopted by this process and killed.
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -47,7 +48,9 @@ TURN_S = 0.2
 BROKER_PERIOD_S = 1.0
 SWEEP_S = 10.0
 LOG_PERIOD_S = 2.0
-LOG_WIDTH = 90
+LOG_WIDTH = 80
+LOG_LINES = 40
+_LOG_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d+ \w+ +(producer|learner)\S*: (?P<text>.*)")
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -189,7 +192,7 @@ class Supervisor:
                 self._watch.process(name, "asked to end")
                 self._children[name].terminate()
             case Kill(name):
-                log.warning("%s does not end, killing it", name)
+                self._display.say(f"{name} does not end in time: killing it")
                 self._watch.process(name, "killed")
                 self._children[name].kill()
             case Done():
@@ -202,8 +205,8 @@ class Supervisor:
             return
         self._read_logs = now
         for name, child in self._children.items():
-            last = tail(child.log, 1)
-            self._watch.process(name, f"starting: {last[0].strip()[:LOG_WIDTH]}" if last else "starting")
+            told = [match["text"] for line in tail(child.log, LOG_LINES) if (match := _LOG_LINE.match(line))]
+            self._watch.process(name, f"starting: {told[-1][:LOG_WIDTH]}" if told else "starting")
 
     def _sweep(self) -> None:
         """Nothing is left, whatever happened above. What ran before (a broker) is not ours to end."""

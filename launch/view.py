@@ -66,7 +66,7 @@ class _Producer:
     """Latest facts of one producer, and its token counts of the last seconds."""
 
     def __init__(self) -> None:
-        self.state = "joining"
+        self.state = "silent"
         self.version = -1
         self.in_hand = 0
         self.capacity = 0
@@ -165,11 +165,15 @@ class RunView:
             self._rewards.append(reward)
             if self._first_reward is None:
                 self._first_reward = reward
-        self._validation = values.get("validation/accuracy", values.get("validation/reward", self._validation))
         whole, waited = values.get("timing/train/total_step_time"), values.get("timing/train/exposed_generation")
         if whole is not None and waited is not None and whole > 0:
             self._idle.append(min(1.0, waited / whole))
-        self._ends.append(at)
+        if self._started is None or at >= self._started:
+            self._ends.append(at)  # those of an earlier part of the run say nothing of how fast this one is
+
+    def validation(self, accuracy: float) -> None:
+        """The newest validation's result."""
+        self._validation = accuracy
 
     def snapshot(self, now: float) -> Snapshot:
         until = now if self._ended is None else self._ended
@@ -182,7 +186,7 @@ class RunView:
             learner=self._learner(),
             broker=self._broker,
             processes=dict(self._processes),
-            producers=[self._row(name, producer, now) for name, producer in sorted(self._producers.items())],
+            producers=[self._row(name, producer, now) for name, producer in self._present()],
             steps=self._steps,
             last=last,
             reward=self._metrics.get("train/reward"),
@@ -199,6 +203,10 @@ class RunView:
             refused=dict(self._control.refused) if self._control else {},
             stop=self.stop,
         )
+
+    def _present(self) -> list[tuple[str, _Producer]]:
+        """Members and others, by name; after the end only those who still give a sign."""
+        return [(name, producer) for name, producer in sorted(self._producers.items()) if producer.at or self.stop is None]
 
     def _row(self, name: str, producer: _Producer, now: float) -> ProducerRow:
         return ProducerRow(

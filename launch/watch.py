@@ -16,10 +16,11 @@ from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 from broker_config.clients import make_consumer
 from broker_config.kafka_errors import data_of
 from broker_config.topics import Topics
+from launch.folders import RunFolder, last_validation
 from launch.view import RunView, Snapshot
 from schemas import control, status
 from schemas.config import KafkaConfig
-from schemas.errors import BrokerError, RecordRefused
+from schemas.errors import BrokerError, DeadlineExceeded, RecordRefused
 from schemas.metrics import StepMetrics
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Watch:
 
     Args:
         started: when the run began; None takes the time of its first record.
+        resuming: what stands on control already is of an earlier part of the run and left out.
+        folder: of the run, if it is on this machine: results of validations are read there.
         since: `status` is read from this time on (seconds since the epoch); control and metrics are read whole.
         clock: seconds since the epoch.
     """
@@ -60,17 +63,22 @@ class Watch:
         run_id: str,
         *,
         started: float | None = None,
+        resuming: bool = False,
+        folder: RunFolder | None = None,
         since: float | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._kafka, self._bootstrap = kafka, bootstrap
         self._topics = Topics(run_id)
         self._since = since
+        self._resuming = resuming
+        self._folder = folder
         self._clock = clock
         self._view = RunView(run_id, started)
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._caught_up = threading.Event()
+        self._from_control = threading.Event()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
@@ -104,6 +112,16 @@ class Watch:
         """Set once all three topics were read to where they ended."""
         return self._caught_up
 
+    def wait_for_control(self, timeout_s: float) -> None:
+        """Wait until it is fixed from which record on control is read; a learner started later is not missed.
+
+        Raises:
+            DeadlineExceeded: the run has no control topic on this broker, or the broker does not answer.
+        """
+        if not self._from_control.wait(timeout_s):
+            what = f"topic {self._topics.control} to be found at {self._bootstrap}"
+            raise DeadlineExceeded(f"waited {timeout_s:g} s for {what}; is it the broker of this run?")
+
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
@@ -124,11 +142,14 @@ class Watch:
         behind = set(wanted)
         looked = -LOOK_S
         while not self._ending.is_set():
-            if len(assigned) < len(wanted) and time.monotonic() - looked >= LOOK_S:
+            if time.monotonic() - looked >= LOOK_S:
                 looked = time.monotonic()
+                self._read_validation()
                 for name in self._visible(consumer, wanted - assigned.keys()):
                     assigned[name] = self._start_of(consumer, name)
                     consumer.incremental_assign([assigned[name]])
+                if self._topics.control in assigned:
+                    self._from_control.set()
             if not assigned:
                 self._ending.wait(POLL_S)
                 continue
@@ -141,7 +162,15 @@ class Watch:
             elif not behind:
                 self._caught_up.set()
 
+    def _read_validation(self) -> None:
+        found = last_validation(self._folder.validation) if self._folder is not None else None
+        if found is not None:
+            with self._lock:
+                self._view.validation(found)
+
     def _visible(self, consumer: Consumer, names: set[str]) -> set[str]:
+        if not names:
+            return set()
         try:
             known = consumer.list_topics(timeout=METADATA_S).topics
             return {name for name in names if name in known}
@@ -150,7 +179,7 @@ class Watch:
 
     def _start_of(self, consumer: Consumer, topic: str) -> TopicPartition:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=METADATA_S)
-        start = low
+        start = high if topic == self._topics.control and self._resuming else low
         if topic == self._topics.status and self._since is not None:
             asked = TopicPartition(topic, 0, int(self._since * 1000))
             (found,) = consumer.offsets_for_times([asked], timeout=METADATA_S)

@@ -18,12 +18,16 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import assert_never
 
+import torch
+
 from broker_config.address import listen_address
+from learner import checkpoint
 from learner.batch import split_by_tokens
 from learner.checkpoint import Manifest, Offsets, determinism
 from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.group_metrics import group_metrics
 from learner.metrics_log import MetricsLog
+from learner.nccl_transfer import NcclSender
 from learner.ranks import Ranks
 from learner.run import LearnerRun
 from learner.transfer import GlooSender, Sender
@@ -135,11 +139,8 @@ class Loop:
     def _refit(self, refit: Refit, asked: float) -> None:
         senders = [self._sender() for _ in refit.worlds]
         try:
-            if senders:
-                rendezvous = [(*sender.open(world), None) for sender, world in zip(senders, refit.worlds, strict=True)]
-                self.dispatcher.offer(rendezvous)
-            else:
-                self.dispatcher.offer([])
+            opened = [sender.open(world) for sender, world in zip(senders, refit.worlds, strict=True)]
+            self.dispatcher.offer([(*place, sender.nccl_id) for place, sender in zip(opened, senders, strict=True)])
             connected, failed = _connect(senders)
             self.ranks.rank0_tell("refit", version=refit.version)
             sent = self.worker.send(connected)
@@ -155,9 +156,12 @@ class Loop:
         if self.trained is not None:
             self._report()
 
-    def _sender(self) -> GlooSender:
-        host = self.run_.refit.host or listen_address(self.run_.kafka)
-        return GlooSender(self.worker.plan, host, self.run_.refit.phase_timeout_s / 2)
+    def _sender(self) -> GlooSender | NcclSender:
+        refit = self.run_.refit
+        timeout_s = refit.phase_timeout_s / 2  # a failed transfer is told before the phase's deadline judges it
+        if refit.backend == "nccl" or (refit.backend == "auto" and torch.cuda.is_available()):
+            return NcclSender(self.worker.plan, "", timeout_s)
+        return GlooSender(self.worker.plan, refit.host or listen_address(self.run_.kafka), timeout_s)
 
     # --- train --------------------------------------------------------------------------------------------------------------
 
@@ -262,7 +266,9 @@ class Loop:
             determinism=determinism(self.run_.learner),
         )
         self.ranks.rank0_tell("checkpoint", manifest=manifest.model_dump_json())
-        folder = self.worker.save(manifest)
+        # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
+        folder = self.worker.save(manifest, confirm=self.dispatcher.fence)
+        checkpoint.prune(self.run_.folder / "checkpoints", self.run_.checkpointing.keep)
         self.saved = self.version
         seconds = time.monotonic() - began
         self.clock.checkpointing += seconds

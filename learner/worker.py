@@ -6,7 +6,7 @@ Rank 0 calls the methods directly (`loop.py`); the others call them as they hear
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from learner import checkpoint
@@ -45,10 +45,10 @@ class Worker:
     def state_digest(self) -> str:
         return self.policy.state_digest()
 
-    def save(self, manifest: Manifest) -> Path:
-        return checkpoint.save(
-            self.run.folder / "checkpoints", manifest, self.policy.save, rank=self.ranks.rank, barrier=self.ranks.barrier
-        )
+    def save(self, manifest: Manifest, confirm: Callable[[], None] = lambda: None) -> Path:
+        root = self.run.folder / "checkpoints"
+        rank, barrier = self.ranks.rank, self.ranks.barrier
+        return checkpoint.save(root, manifest, self.policy.save, rank=rank, barrier=barrier, confirm=confirm)
 
     def export(self, version: int) -> Path:
         folder = self.run.folder / "hf" / f"step_{version:08d}"

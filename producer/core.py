@@ -10,7 +10,8 @@
 | the end of a round | a state without that round, or a claim | the learner's phase deadlines |
 
 Invariants: a rollout starts only when the engine's version is at least the request's `min_version` and at most its target; the
-version it reports is the one its engine serves; a request in hand ends once: published, failed, cancelled or handed back.
+version it reports is the one its engine serves; a request in hand ends once: published, failed, cancelled or handed back; the
+engine is asked for one thing at a time (`EngineState`), and rounds that come and go meanwhile wait for it.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import assert_never
+from typing import Literal, assert_never
 
 from producer import events as ev
 from producer.engine import TransferOffer
 from producer.events import Command, Event, Key, Note
 from schemas.config import RefitConfig
-from schemas.control import Claim, Round, State
+from schemas.control import Claim, Round, State, Stop
 from schemas.requests import Request
 from schemas.status import Ack, Failed, FailureKind, InHand, Left, ProducerState
 
@@ -36,10 +37,22 @@ class Freeze(Enum):
     DRAINING = "draining"
     """Running rollouts end, no new one starts (mode drain)."""
     PAUSING = "pausing"
+    """The engine is to stand still as soon as it can; then the pause is acknowledged."""
     PAUSED = "paused"
     RECEIVING = "receiving"
     RECEIVED = "received"
     """Its part of the round is over, well or not; the state that ends the round thaws it."""
+
+
+class EngineState(Enum):
+    """What was last asked of the engine. While it is busy nothing else is asked, whatever becomes of the round."""
+
+    MOVING = "moving"
+    STOPPING = "stopping"
+    """Busy: `Pause`."""
+    STILL = "still"
+    RECEIVING = "receiving"
+    """Busy: `Receive`."""
 
 
 @dataclass(slots=True)
@@ -81,9 +94,12 @@ class ProducerCore:
         self.held = -1
         self.digest: str | None = None
         self.sealed_through = -1
+        self.member_of = -1
+        """The incarnation that last named this producer as a member."""
         self.freeze = Freeze.NONE
-        self.round: int | None = None
-        self.round_version = -1
+        self.engine = EngineState.MOVING
+        self.round: Round | None = None
+        """The round that it takes part in, as last told."""
         self.work: dict[Key, Work] = {}
         self.leaving: ev.Leave | None = None
         self.exited = False
@@ -108,10 +124,8 @@ class ProducerCore:
                 self.work.pop(key, None)
             case ev.RolloutEnded(key, failure, reason):
                 self._on_ended(key, failure, reason)
-            case ev.Paused(number):
-                if self.freeze is Freeze.PAUSING and self.round == number:
-                    self.freeze = Freeze.PAUSED
-                    self._ack("pause", number)
+            case ev.Paused():
+                self.engine = EngineState.STILL
             case ev.Received():
                 self._on_received(event)
             case ev.Leave():
@@ -140,53 +154,46 @@ class ProducerCore:
             self._exit(2, "refused by the learner:\n  " + "\n  ".join(state.refused[self.name]))
             return
         if state.stop is not None:
-            self._exit(0 if state.stop.finished else 1, f"the run has ended: {state.stop.reason}")
+            self._on_stop(state.stop)
             return
         if not self.reported:
             self.reported = True
             self.out.append(ev.SendReport(None))
-        member = state.members.get(self.name)
-        if member is not None and self.partition is None:
-            self.partition = member.requests_partition
-            self.out.append(ev.ReadRequests(self.partition))
+        self._on_membership(state)
         self.sealed_through = max(self.sealed_through, state.sealed_through)
         self._drop_void()
         self._follow(state.round)
 
+    def _on_stop(self, stop: Stop) -> None:
+        """A stop binds who has joined. A newcomer that finds one waits for the claim of the learner that goes on."""
+        if self.reported or not stop.resumable:
+            self._exit(0 if stop.finished else 1, f"the run has ended: {stop.reason}")
+        else:
+            self.out.append(Note(f"the run has stopped ({stop.reason}); waiting for a learner that goes on with it"))
+
+    def _on_membership(self, state: State) -> None:
+        member = state.members.get(self.name)
+        if member is not None:
+            self.member_of = state.incarnation
+            if self.partition is None:
+                self.partition = member.requests_partition
+                self.out.append(ev.ReadRequests(self.partition))
+        elif self.member_of == state.incarnation:
+            # Taken for lost, after it stood still for longer than its lease: it says once that it is here, with what it has.
+            self.member_of = -1
+            self.out.append(ev.SendReport(state.incarnation))
+
     def _follow(self, round_: Round | None) -> None:
         """Take part in the round, or end what is left of an earlier one."""
-        if round_ is None or self.name not in round_.members or (self.round is not None and round_.number != self.round):
+        mine = round_ if round_ is not None and self.name in round_.members else None
+        if self.round is not None and (mine is None or mine.number != self.round.number):
             self._thaw()
-        if round_ is None or self.name not in round_.members:
-            return
-        if self.round is None:
-            self.round, self.round_version = round_.number, round_.version
-            self.freeze = Freeze.DRAINING if round_.mode == "drain" else Freeze.PAUSING
-            if self.freeze is Freeze.PAUSING:
-                self._pause()
-        elif round_.phase == "transfer" and self.freeze is Freeze.PAUSED:
-            offer = self._offer(round_)
-            if offer is not None:
-                self.freeze = Freeze.RECEIVING
-                self.out.append(ev.Receive(round_.number, offer))
-
-    def _offer(self, round_: Round) -> TransferOffer | None:
-        for group in round_.groups:
-            if self.name in group.members:
-                return TransferOffer(
-                    version=round_.version,
-                    host=group.host,
-                    port=group.port,
-                    prefix=group.prefix,
-                    nccl_id=group.nccl_id,
-                    world=group.world,
-                    rank_offset=group.members[self.name],
-                    timeout_s=self.refit.phase_timeout_s / 2,
-                )
-        return None
+        if mine is not None and self.round is None:
+            self.freeze = Freeze.DRAINING if mine.mode == "drain" else Freeze.PAUSING
+        self.round = mine
 
     def _on_request(self, request: Request) -> None:
-        if request.producer != self.name or request.uuid != self.uuid:
+        if request.producer != self.name or request.uuid != self.uuid or request.incarnation < self.incarnation:
             return
         if request.kind == "cancel":
             key: Key = (request.cancels or "rollout", request.key)
@@ -209,14 +216,14 @@ class ProducerCore:
     def _on_received(self, event: ev.Received) -> None:
         if event.loaded is not None:
             self.held, self.digest = event.loaded.version, event.loaded.digest
-        if event.round != self.round:
-            return  # the round was given up meanwhile; a late load still counts, by what the report and the heartbeats say
+        self.engine = EngineState.STILL
+        if self.freeze is not Freeze.RECEIVING:
+            return  # the round was given up meanwhile; what was loaded late is served all the same, and loaded again by request
         self.freeze = Freeze.RECEIVED
         if event.loaded is None:
-            self._ack("loaded", event.round, error=event.error or "no reason given", seconds=event.seconds)
+            self._ack("loaded", error=event.error or "no reason given", seconds=event.seconds)
         else:
-            gap = event.loaded.probe_gap
-            self._ack("loaded", event.round, digest=event.loaded.digest, probe_gap=gap, seconds=event.seconds)
+            self._ack("loaded", digest=event.loaded.digest, probe_gap=event.loaded.probe_gap, seconds=event.seconds)
 
     def _on_leave(self, event: ev.Leave) -> None:
         if self.leaving is None:
@@ -234,8 +241,9 @@ class ProducerCore:
         running = sum(work.running for work in self.work.values())
         if self.freeze is Freeze.DRAINING and running == 0:
             self.freeze = Freeze.PAUSING
-            self._pause()
-        if self.freeze is Freeze.DRAINING or self.held < 0:
+        self._ask_engine()
+        # Drained means that no rollout crosses a version: none starts before the round is over.
+        if self.held < 0 or (self.round is not None and self.round.mode == "drain"):
             return
         for work in sorted(self.work.values(), key=lambda work: work.order):
             request = work.request
@@ -248,14 +256,45 @@ class ProducerCore:
             running += 1
             self.out.append(ev.Start(request))
 
-    def _pause(self) -> None:
-        assert self.round is not None
-        self.out.append(ev.Pause(self.round, self.refit.recompute_kv_cache_after_weight_updates))
+    def _ask_engine(self) -> None:
+        """Bring the engine one move nearer to where the round wants it, unless it is busy."""
+        if self.engine is EngineState.MOVING and self.freeze is Freeze.PAUSING:
+            assert self.round is not None
+            self.engine = EngineState.STOPPING
+            self.out.append(ev.Pause(self.round.number, self.refit.recompute_kv_cache_after_weight_updates))
+        elif self.engine is EngineState.STILL and self.freeze in (Freeze.NONE, Freeze.DRAINING):
+            self.engine = EngineState.MOVING
+            self.out.append(ev.Resume())
+        elif self.engine is EngineState.STILL and self.freeze is Freeze.PAUSING:
+            self.freeze = Freeze.PAUSED
+            self._ack("pause")
+        elif self.engine is EngineState.STILL and self.freeze is Freeze.PAUSED:
+            assert self.round is not None
+            offer = self._offer(self.round)
+            if offer is not None:
+                self.freeze, self.engine = Freeze.RECEIVING, EngineState.RECEIVING
+                self.out.append(ev.Receive(self.round.number, offer))
+
+    def _offer(self, round_: Round) -> TransferOffer | None:
+        """This producer's transfer, once the learner listens for it."""
+        if round_.phase != "transfer":
+            return None
+        for group in round_.groups:
+            if self.name in group.members:
+                return TransferOffer(
+                    version=round_.version,
+                    host=group.host,
+                    port=group.port,
+                    prefix=group.prefix,
+                    nccl_id=group.nccl_id,
+                    world=group.world,
+                    rank_offset=group.members[self.name],
+                    timeout_s=self.refit.phase_timeout_s / 2,
+                )
+        return None
 
     def _thaw(self) -> None:
         """Leave the round, whatever its phase: the weights that are whole are served on."""
-        if self.freeze not in (Freeze.NONE, Freeze.DRAINING):
-            self.out.append(ev.Resume())
         self.freeze, self.round = Freeze.NONE, None
 
     def _drop_void(self) -> None:
@@ -272,24 +311,23 @@ class ProducerCore:
 
     def _ack(
         self,
-        phase: str,
-        number: int,
+        phase: Literal["pause", "loaded"],
         *,
         digest: str | None = None,
         probe_gap: float | None = None,
         error: str | None = None,
         seconds: float = 0.0,
     ) -> None:
-        assert self.uuid is not None
+        assert self.uuid is not None and self.round is not None
         self.out.append(
             ev.Say(
                 Ack(
                     uuid=self.uuid,
                     producer=self.name,
                     incarnation=self.incarnation,
-                    round=number,
-                    phase="pause" if phase == "pause" else "loaded",
-                    version=self.round_version,
+                    round=self.round.number,
+                    phase=phase,
+                    version=self.round.version,
                     ok=error is None,
                     digest=digest,
                     probe_gap=probe_gap,
@@ -303,6 +341,19 @@ class ProducerCore:
         self.exited = True
         self.out.append(Note(reason, "info" if code == 0 else "error"))
         self.out.append(ev.Exit(code, reason))
+
+    def validate(self) -> None:
+        """Assert every invariant; tests call it after each event."""
+        assert (self.round is None) == (self.freeze is Freeze.NONE), (self.round, self.freeze)
+        if not self.exited and self.engine is EngineState.MOVING:
+            assert self.freeze in (Freeze.NONE, Freeze.DRAINING), self.freeze
+        if not self.exited and self.engine is EngineState.STILL:
+            assert self.freeze in (Freeze.PAUSED, Freeze.RECEIVED), self.freeze
+        assert sum(work.running for work in self.work.values()) <= self.capacity + 1
+        for (kind, key), work in self.work.items():
+            assert (work.request.kind, work.request.key) == (kind, key)
+            assert kind == "validation" or work.aborted or key.version > self.sealed_through, (key, self.sealed_through)
+        assert self.exited or self.view == self._view()
 
     def _view(self) -> View:
         state = ProducerState.SERVING

@@ -17,6 +17,8 @@ Array = npt.NDArray[Any]
 Blob = dict[str, Any]
 
 DTYPES = ("<u4", "<f4", "|u1", "<i8", "<f8")
+MAX_DIMENSIONS = 8
+MAX_LENGTH = 1 << 31  # of one dimension: a record is far smaller, and numpy raises its own errors on larger ones
 
 
 def encode(array: Array) -> Blob:
@@ -40,6 +42,8 @@ def decode(blob: object, dtype: str | None = None, what: str = "blob") -> Array:
         raise RecordRefused("malformed", f"{what} has dtype {found!r}, expected {dtype or 'one of ' + ', '.join(DTYPES)}")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(data, bytes):
         raise RecordRefused("malformed", f"{what} has no valid shape or data")
+    if len(shape) > MAX_DIMENSIONS or max(shape, default=0) > MAX_LENGTH:
+        raise RecordRefused("malformed", f"{what} has shape {shape[: MAX_DIMENSIONS + 1]}")
     if len(data) != math.prod(shape) * np.dtype(found).itemsize:
         raise RecordRefused("malformed", f"{what} has {len(data)} bytes for shape {shape} of {found}")
     return np.frombuffer(data, dtype=found).reshape(shape)

@@ -68,14 +68,17 @@ def apply_overrides(raw: Raw, overrides: Sequence[str]) -> None:
             node[part] = child
             node = child
         else:
-            node[leaf] = yaml.safe_load(value)
+            try:
+                node[leaf] = yaml.safe_load(value)
+            except yaml.YAMLError:
+                problems.append(Problem(key, value, "the value is not YAML", "quote it, for example 'key=\"[text\"'"))
     if problems:
         raise ConfigError(problems)
 
 
 def parse(raw: Mapping[str, Any], models: Mapping[str, type[Section]]) -> tuple[dict[str, Any], list[Problem]]:
     """Validate the sections in `models`; return what could be parsed and every problem found."""
-    problems = [Problem(key, None, "unknown section", _nearest(key, SECTIONS)) for key in raw if key not in SECTIONS]
+    problems = [Problem(str(key), None, "unknown section", _nearest(str(key), SECTIONS)) for key in raw if key not in SECTIONS]
     parsed: dict[str, Any] = {}
     for name, model in models.items():
         value = raw.get(name)

@@ -199,7 +199,10 @@ def decode(value: bytes) -> TrajectoryGroup:
 
 
 def _trajectory(record: dict[str, Any]) -> Trajectory:
-    rewards = {name: float(value) for name, value in _typed(record, "rewards", dict).items()}
+    rewards = _typed(record, "rewards", dict)
+    extras = _typed(record, "extras", dict)
+    if not all(type(name) is str for name in (*rewards, *extras)) or not all(type(v) is float for v in rewards.values()):
+        raise RecordRefused("malformed", f"rewards {rewards!r}, extras {list(extras)!r}: names are text, rewards are floats")
     return Trajectory(
         tokens=blobs.decode(record["tokens"], "<u4", "tokens"),
         mask=blobs.decode(record["mask"], "|u1", "mask"),
@@ -207,7 +210,7 @@ def _trajectory(record: dict[str, Any]) -> Trajectory:
         spans=tuple(_span(span) for span in _typed(record, "spans", list)),
         finish=FinishReason(record["finish"]),
         rewards=rewards,
-        extras={name: blobs.decode(blob, None, name) for name, blob in _typed(record, "extras", dict).items()},
+        extras={name: blobs.decode(blob, None, name) for name, blob in extras.items()},
     )
 
 
@@ -231,11 +234,11 @@ def _count(record: Mapping[str, Any], name: str) -> int:
     return value
 
 
-def unpack(value: bytes, schema: str) -> dict[str, Any]:
-    """A msgpack map of the given schema; any other bytes raise `RecordRefused`."""
+def unpack(value: bytes, schema: str, longest: int = 1 << 16) -> dict[str, Any]:
+    """A msgpack map of the given schema, with lists of at most `longest`; any other bytes raise `RecordRefused`."""
     try:
         # Arrays hold trajectories, spans and shapes only, since numbers travel as blobs: small bounds stop inflation.
-        record = msgpack.unpackb(value, raw=False, strict_map_key=True, max_array_len=1 << 16, max_map_len=1 << 16, max_ext_len=0)
+        record = msgpack.unpackb(value, raw=False, strict_map_key=True, max_array_len=longest, max_map_len=1 << 16, max_ext_len=0)
     except Exception as error:
         # msgpack raises a dozen unrelated types on hostile input; whichever it is, the record is refused with it.
         raise RecordRefused("malformed", f"not msgpack ({type(error).__name__}: {error})") from error

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from schemas.errors import RecordRefused
 
-_KEY = re.compile(r"v(\d{8})/s(\d{4,})/d(\d+)/a(\d+)")
+_KEY = re.compile(r"v(\d{8})/s(\d{4,9})/d(\d{1,9})/a(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -16,7 +16,10 @@ from schemas.errors import RecordRefused
 class JsonRecord(BaseModel):
     """A record whose value is JSON. Subclasses fix `schema_` to their schema's name."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, protected_namespaces=())
+    # Numbers that are not finite are written as text, which is JSON and reads back as the same number.
+    model_config = ConfigDict(
+        frozen=True, extra="ignore", populate_by_name=True, protected_namespaces=(), ser_json_inf_nan="strings"
+    )
 
     def to_bytes(self) -> bytes:
         return self.model_dump_json(by_alias=True, exclude_none=False).encode()

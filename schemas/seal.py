@@ -64,12 +64,14 @@ def decode(value: bytes, *, run: str, version: int, prompts_per_step: int) -> Se
     Raises:
         RecordRefused: anything that is not a well-formed seal of this run and version with each of the N slots once.
     """
-    record = unpack(value, SCHEMA)
+    record = unpack(value, SCHEMA, longest=max(1 << 16, prompts_per_step))
     try:
         slots = {row[0]: _slot(row) for row in record["slots"]}
         seal = Seal(record["run"], record["incarnation"], record["config_digest"], record["version"], slots)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RecordRefused("malformed", f"{type(error).__name__}: {error}") from error
+    if type(seal.incarnation) is not int or type(seal.config_digest) is not str:
+        raise RecordRefused("malformed", f"incarnation {seal.incarnation!r}, config_digest {seal.config_digest!r}")
     if seal.run != run or seal.version != version:
         raise RecordRefused("run", f"seal of run {seal.run} version {seal.version}, expected {run} version {version}")
     if sorted(slots) != list(range(prompts_per_step)) or len(record["slots"]) != prompts_per_step:

@@ -85,16 +85,16 @@ def _check_prompt(group: TrajectoryGroup, rules: Rules) -> None:
             raise RecordRefused("row", f"row {group.row}, draw {at.draw} of slot {at.slot} is row {row}")
     elif rules.validation_rows is not None and group.row >= rules.validation_rows:
         raise RecordRefused("row", f"validation row {group.row} of {rules.validation_rows}")
-    if len(group.prompt) == 0:
-        raise RecordRefused("length", "an empty prompt")
+    if group.prompt.ndim != 1 or len(group.prompt) == 0:
+        raise RecordRefused("length", f"a prompt of shape {group.prompt.shape}")
     if int(group.prompt.max()) >= rules.vocab_size:
         raise RecordRefused("vocabulary", f"prompt token {int(group.prompt.max())}, the vocabulary has {rules.vocab_size}")
 
 
 def _check_trajectory(t: Trajectory, prompt_length: int, oldest: int, newest: int, rules: Rules) -> None:
-    length = len(t.tokens)
     if t.tokens.ndim != 1 or t.mask.shape != t.tokens.shape or t.logprobs.shape != t.tokens.shape:
         raise RecordRefused("length", f"tokens {t.tokens.shape}, mask {t.mask.shape}, logprobs {t.logprobs.shape}")
+    length = len(t.tokens)
     if length == 0 or prompt_length + length > rules.max_total_length:
         raise RecordRefused("length", f"{prompt_length} + {length} tokens, allowed 1 to {rules.max_total_length} in all")
     if int(t.tokens.max()) >= rules.vocab_size:
@@ -105,9 +105,10 @@ def _check_trajectory(t: Trajectory, prompt_length: int, oldest: int, newest: in
         raise RecordRefused("mask", "no generated token")
     _check_spans(t, oldest, newest)
     drawn = t.logprobs[t.mask == 1]
-    if not np.isfinite(drawn).all() or float(drawn.max()) > LOGPROB_ROUNDING:
-        raise RecordRefused("logprobs", "a log-probability of a generated token is not finite or above 0")
-    if not t.rewards or not all(np.isfinite(value) for value in t.rewards.values()):
+    # Also where nothing was generated: a masked loss multiplies by 0, and 0 times a NaN is a NaN.
+    if not np.isfinite(t.logprobs).all() or float(drawn.max()) > LOGPROB_ROUNDING:
+        raise RecordRefused("logprobs", "a log-probability is not finite, or that of a generated token is above 0")
+    if not t.rewards or not np.isfinite([*t.rewards.values(), t.reward]).all():
         raise RecordRefused("reward", f"rewards {dict(t.rewards)!r}")
 
 

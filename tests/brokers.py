@@ -106,11 +106,12 @@ def _container(image: str) -> Iterator[str]:
     # Stopped below in any case, so the reaper container, which is one more image to pull, is not needed.
     os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
     from testcontainers.core.container import DockerContainer
+    from testcontainers.core.docker_client import DockerClient
 
     # The port is the same inside and outside: a broker tells clients where to go, so it must know the outer one.
     port = free_ports(1, first=27000)[0]
     container = DockerContainer(image).with_bind_ports(port, port)
-    host = container.get_container_host_ip()
+    host = DockerClient().host()
     settings = {
         "KAFKA_NODE_ID": "1",
         "KAFKA_PROCESS_ROLES": "broker,controller",

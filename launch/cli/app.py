@@ -153,7 +153,7 @@ def status(
     with connected(chosen.kafka) as (bootstrap, admin, deadline):
         if not run_topics(admin, chosen.run_id, deadline):
             raise _no_topics(chosen)
-        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, since=time.time() - LOOK_BACK_S)
+        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, folder=chosen.folder, since=time.time() - LOOK_BACK_S)
         watch.broker(f"running at {bootstrap}")
         watch.start()
         try:

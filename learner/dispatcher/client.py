@@ -117,8 +117,8 @@ class DispatcherClient:
     def sent(self, digest: str, failed: Mapping[int, str]) -> None:
         self._ask("sent", digest=digest, failed=dict(failed))
 
-    def trained(self, version: int, *, waited: bool) -> None:
-        self._ask("trained", version=version, waited=waited)
+    def trained(self, version: int, *, waited: bool, weights_digest: str | None = None) -> None:
+        self._ask("trained", version=version, waited=waited, weights_digest=weights_digest)
 
     def commit(
         self,
@@ -142,6 +142,10 @@ class DispatcherClient:
 
     def manifest_facts(self) -> Message:
         return self._ask("manifest")
+
+    def fence(self) -> None:
+        """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner."""
+        self._ask("manifest")
 
     def stop(self, reason: str, *, resumable: bool = True) -> None:
         self._ask("stop", reason=reason, resumable=resumable)

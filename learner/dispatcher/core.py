@@ -14,6 +14,7 @@ versions are sealed in order; F never falls.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import assert_never
 
 from learner.dispatcher import events as ev
@@ -21,7 +22,7 @@ from learner.dispatcher.events import Command, Counters, Event, Filled, Kind, No
 from learner.dispatcher.plan import Plan
 from learner.dispatcher.roster import Producer, Roster, disagreements
 from learner.dispatcher.rounds import Phase, Round
-from learner.dispatcher.slots import Limits, Slot, SlotState, SlotTable
+from learner.dispatcher.slots import Limits, Slot, SlotTable
 from learner.dispatcher.validation import Validation
 from schemas.control import DatasetFacts, State, Stop
 from schemas.draws import last_version, row_of
@@ -29,7 +30,7 @@ from schemas.errors import ProtocolError
 from schemas.identity import Attempt
 from schemas.requests import Request
 from schemas.seal import Seal, SealedSlot
-from schemas.status import Ack, Failed, FailureKind, Heartbeat, Left, Operator, ProducerState, Report
+from schemas.status import Ack, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
 
 NEWCOMER_BEATS = 2  # newcomers within so many beats share a round
 CALM_STEPS = 20  # steps without a wait after which `lead` falls by one
@@ -66,8 +67,9 @@ class Dispatcher:
         self.progress_beat = 0
         self.producer_beat = 0
         self.awaited = set(inherited.members) if inherited else set()
+        self.settled = not self.awaited
+        """Whether all is read that producers of an earlier incarnation had in hand or had published; nothing is issued before."""
         self.asked = False
-        self.refit_answered = False
         self.finishing = False
         self.stop: Stop | None = None
         self.counters = Counters()
@@ -105,8 +107,9 @@ class Dispatcher:
             case ev.Sent(digest, failed_groups):
                 if self.round is not None:
                     self.round.sent(digest, failed_groups)
-            case ev.Trained(version, waited):
-                self._on_trained(version, waited)
+            case ev.Trained():
+                self._on_trained(event.version, event.waited)
+                self._compare(self.v, event.weights_digest)
             case ev.StopAsked(reason, resumable):
                 self._stop(reason, resumable=resumable)
             case ev.Finished():
@@ -127,9 +130,13 @@ class Dispatcher:
             raise ProtocolError(f"rank 0 sends by plan {event.plan_digest}, its own dispatcher made {self.plan.plan_digest}")
         self.learner_ready = True
         self.ready_beat = self.progress_beat = self.producer_beat = self.beat
-        if event.version == self.F and self.weights_digest not in (None, event.weights_digest):
+        self._compare(event.version, event.weights_digest)
+
+    def _compare(self, version: int, digest: str | None) -> None:
+        """Rank 0 has made or loaded `version` again: at F, are its weights those that the producers were given?"""
+        if version == self.F and digest is not None and self.weights_digest not in (None, digest):
             self._note(f"weights of version {self.F} differ from those announced; everybody is refit", "warning")
-            self.weights_digest = event.weights_digest
+            self.weights_digest = digest
 
     def _on_status(self, record: Report | Heartbeat | Ack | Failed | Left | Operator) -> None:
         match record:
@@ -145,6 +152,7 @@ class Dispatcher:
                 item = record.request
                 self._release(item.kind, item.key, record.producer, record.failure, record.reason)
             case Left():
+                self.awaited.discard(record.producer)
                 for item in record.unfinished:
                     self._release(item.kind, item.key, record.producer, FailureKind.LOST, "handed back")
                 self._remove(record.producer, f"left: {record.reason}")
@@ -154,8 +162,10 @@ class Dispatcher:
                 assert_never(record)
 
     def _on_report(self, report: Report) -> None:
+        if report.incarnation not in (None, self.plan.incarnation):
+            return  # the answer to an earlier claim; the one to this claim follows
         self.awaited.discard(report.producer)
-        problems = disagreements(report, self.plan.agreed, self._expected_digests(report))
+        problems = disagreements(report, self.plan.agreed, self.digests)
         if report.plan_digest != self.plan.plan_digest:
             problems.append("model: the two sides would send and receive different tensors; use the same checkpoint")
         if self.dataset is None:
@@ -168,22 +178,30 @@ class Dispatcher:
             self.roster.refused[report.producer] = problems
             self._note(f"producer {report.producer} refused: {'; '.join(problems)}", "warning")
             return
+        for name, value in report.digests.items():
+            self.digests.setdefault(name, value)  # what the learner cannot compute (of environments), the first report sets
         if report.incarnation is None and report.producer in self.roster.producers:
             return
         producer = self.roster.join(report, self.beat)
-        producer.joined_beat = self.beat
         self._note(f"producer {report.producer} joined: capacity={report.capacity} held={report.held}")
-        for item in report.in_hand:
-            if self.table.adopt(item.kind, item.key, report.producer):
-                self.roster.give(producer, item.kind, item.key, self.beat)
-            else:
-                self._cancel(producer, item.kind, item.key)
+        self._take_stock(producer, report.in_hand)
 
-    def _expected_digests(self, report: Report) -> dict[str, str]:
-        """The learner's own digests; what it cannot compute (environments run in producers) the first report sets."""
-        for name, value in report.digests.items():
-            self.digests.setdefault(name, value)
-        return self.digests
+    def _take_stock(self, producer: Producer, in_hand: Sequence[InHand]) -> None:
+        """Make the table say what the producer says that it has in hand."""
+        stated = {(item.kind, item.key) for item in in_hand}
+        for slots in self.table.open_versions.values():
+            for slot, key in list(slots.held_by(producer.name)):
+                if (slot.kind, key) in stated:
+                    stated.discard((slot.kind, key))
+                    self.roster.give(producer, slot.kind, key, self.beat)
+                else:  # not read yet, or never: then it must not be done twice
+                    self.table.fail(slot.kind, key, producer.name, FailureKind.LOST, "not in hand at the report")
+                    self._cancel(producer, slot.kind, key)
+        for kind, key in sorted(stated):
+            if self.table.adopt(kind, key, producer.name):
+                self.roster.give(producer, kind, key, self.beat)
+            else:
+                self._cancel(producer, kind, key)
 
     def _on_operator(self, record: Operator) -> None:
         if record.action == "stop":
@@ -205,8 +223,13 @@ class Dispatcher:
                 self._cancel(producer, kind, key)
         if self.roster.producers:
             self.producer_beat = number
+        if number > self.plan.dispatch.lease_beats:
+            self.awaited.clear()
+        if not self.settled and not self.awaited:
+            self.out.append(ev.ReadPast(number))
 
     def _on_caught_up(self, number: int) -> None:
+        self.settled = self.settled or not self.awaited
         for producer in self.roster.lapsed(number, self.plan.dispatch.lease_beats):
             self._remove(producer.name, f"lost: nothing heard for {self.plan.dispatch.lease_beats} beats")
 
@@ -226,8 +249,8 @@ class Dispatcher:
         )
         self.roster.take(group.producer, group.kind, group.request)
         slots = self.table.get(group.kind, group.request.version)
-        losers = self.table.accept(group.kind, filled)
-        if losers is None:
+        holders = self.table.accept(group.kind, filled)
+        if holders is None:
             if slots is None:
                 self.counters.late += 1
             else:
@@ -236,7 +259,7 @@ class Dispatcher:
         self.progress_beat = self.beat
         if group.kind == "rollout":
             self.draw_outcomes.append(None)
-        for name, key in losers.items():
+        for name, key in holders.items():
             if name != group.producer or key != group.request:
                 self._cancel(self.roster.producers.get(name), group.kind, key)
 
@@ -361,7 +384,7 @@ class Dispatcher:
         lead_end = min((self.F or 0) + self.lead, self.last - 1)
         for version in range(first, min(lead_end + 1, self.last - 1) + 1):
             self._make_topic("rollout", version)
-        if self.F is None or self.awaited:
+        if self.F is None or not self.settled:
             return
         for version in range(max(self.F, self.sealed_through + 1), lead_end + 1):
             if version in self.window:
@@ -502,6 +525,7 @@ class Dispatcher:
             deadline_beats=plan.beats(plan.refit.phase_timeout_s),
             drain_beats=plan.beats(plan.dispatch.stall_timeout_s),
             opened_beat=self.beat,
+            tries={p.name: p.failed_rounds for p in self._needing()},
         )
         self._end_round()
 
@@ -576,7 +600,8 @@ class Dispatcher:
         self._note(f"producer {name} {why}", "warning" if "left" not in why else "info")
         if self.round is not None:
             self.round.on_lost(name)
-        self.table.lose(name)
+        for _ in self.table.lose(name):
+            self.counters.bump("failures", FailureKind.LOST.value)
 
     def _cancel_all(self, slots: list[Slot]) -> None:
         for slot in slots:
@@ -618,11 +643,11 @@ class Dispatcher:
         for version in self.window:
             assert self.F is not None and self.F <= version <= self.F + age, (version, self.F)
             assert version > self.sealed_through
-        for slots in self.table.open_versions.values():
-            for slot in slots.slots:
-                assert (
-                    slot.state is SlotState.UNASSIGNED
-                    or slots.kind == "validation"
-                    or slots.version in self.window
-                    or (slot.state is SlotState.FILLED or slot.holders)
-                ), slot.next_key
+        held = {
+            (name, slot.kind, key)
+            for slots in self.table.open_versions.values()
+            for slot in slots.slots
+            for name, key in slot.holders.items()
+        }
+        assigned = {(p.name, *item) for p in self.roster.producers.values() for item in p.assigned}
+        assert held == assigned, (held - assigned, assigned - held)

@@ -111,10 +111,14 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """Rank 0 has trained `version` and now holds version + 1. `waited`: it had to wait for the batch."""
+    """Rank 0 has trained `version` and now holds version + 1. `waited`: it had to wait for the batch.
+
+    `weights_digest`: of version + 1, where it is known already; asked for when catching up, for the comparison at F.
+    """
 
     version: int
     waited: bool
+    weights_digest: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

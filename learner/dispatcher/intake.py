@@ -1,4 +1,8 @@
-"""Judging records of version topics: valid groups and the first well-formed seal become events, the rest goes to quarantine."""
+"""Judging records of version topics: valid groups and the first well-formed seal become events, the rest goes to quarantine.
+
+Invariant: a seal is told only after every record that it names, so whoever hears of a batch can have it. Partitions are read
+independently, so after a restart the seal in partition 0 may well be read before groups in others.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,14 @@ from schemas import seal as seals
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt
 from schemas.quarantine import Quarantined
+from schemas.seal import Seal
 from schemas.validity import Rules, accept
 
 log = logging.getLogger(__name__)
 
 
 class Intake:
-    """`judge` is a pure function of the record and the rules, but for the first seal of a version, which closes it."""
+    """`judge` is a pure function of the record and the rules, but for seals: the first of a version counts, once it is due."""
 
     def __init__(self, rules: Rules, partitions: int, quarantine_topic: str, writer: LogWriter) -> None:
         self.rules = rules
@@ -26,10 +31,32 @@ class Intake:
         self._topic = quarantine_topic
         self._writer = writer
         self._sealed: set[int] = set()
+        self._early: dict[str, SealRead] = {}
+        self._judged: dict[tuple[str, int], int] = {}
 
-    def judge(self, record: Record, kind: Kind, version: int) -> GroupRead | GroupRefused | SealRead | None:
+    def judge(self, record: Record, kind: Kind, version: int) -> list[GroupRead | GroupRefused | SealRead]:
+        """What follows from the next record of its partition."""
+        self._judged[record.topic, record.partition] = record.offset
+        events: list[GroupRead | GroupRefused | SealRead] = []
         if record.headers.get("kind") == b"seal":
-            return self._seal(record, version)
+            self._seal(record, version)
+        else:
+            events.append(self._group(record, kind, version))
+        early = self._early.get(record.topic)
+        if early is not None and self._all_judged(record.topic, early.seal):
+            events.append(self._early.pop(record.topic))
+        return events
+
+    def forget(self, topic: str) -> None:
+        """The topic is not read any more."""
+        self._early.pop(topic, None)
+        for partition in range(self._partitions):
+            self._judged.pop((topic, partition), None)
+
+    def _all_judged(self, topic: str, seal: Seal) -> bool:
+        return all(self._judged.get((topic, entry.partition), -1) >= entry.offset for entry in seal.slots.values())
+
+    def _group(self, record: Record, kind: Kind, version: int) -> GroupRead | GroupRefused:
         try:
             group, content = accept(record.value, record.headers, version, self.rules)
             if group.kind != kind:
@@ -41,16 +68,16 @@ class Intake:
             return GroupRefused(kind, version, _key(record), _producer(record), refused.reason)
         return GroupRead(group, record.partition, record.offset, record.headers["sha256"].decode(), content)
 
-    def _seal(self, record: Record, version: int) -> SealRead | None:
+    def _seal(self, record: Record, version: int) -> None:
         if record.partition != 0 or version in self._sealed:
-            return None
+            return
         try:
             seal = seals.decode(record.value, run=self.rules.run, version=version, prompts_per_step=self.rules.prompts_per_step)
         except RecordRefused as refused:
             self._refuse(record, refused)
-            return None
+            return
         self._sealed.add(version)
-        return SealRead(seal, record.offset)
+        self._early[record.topic] = SealRead(seal, record.offset)
 
     def _refuse(self, record: Record, refused: RecordRefused) -> None:
         log.warning(

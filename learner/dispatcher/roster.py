@@ -33,7 +33,8 @@ class Producer:
     joined_beat: int = 0
     draining: bool = False
     failed_rounds: int = 0
-    engine_tokens: int = 0
+    engine_tokens: int | None = None
+    """The engine's total in the last heartbeat."""
     tokens_per_beat: float = 0.0
     assigned: set[tuple[Kind, Attempt]] = field(default_factory=set)
     tokens_of: dict[tuple[Kind, Attempt], int] = field(default_factory=dict)
@@ -60,17 +61,23 @@ class Roster:
         self.refused: dict[str, list[str]] = {}
 
     def join(self, report: Report, beat: int) -> Producer:
-        """Take in a producer by its report; a known one is refreshed, with what it has in hand as stated."""
-        partition = report.requests_partition
+        """Take in a producer by its report; a known one is refreshed, with nothing in hand.
+
+        A partition that the producer was given, by whichever incarnation, stays its own: it reads no other.
+        """
+        partition, known = report.requests_partition, self.producers.get(report.producer)
+        if partition is None:
+            partition = self._emptiest_partition() if known is None else known.requests_partition
         producer = Producer(
             name=report.producer,
-            requests_partition=self._emptiest_partition() if partition is None else partition,
+            requests_partition=partition,
             world_size=report.engine_world_size,
             capacity=report.capacity,
             held=report.held,
             digest=report.digest,
             state=report.state,
             last_beat=beat,
+            joined_beat=beat,
         )
         self.producers[report.producer] = producer
         return producer
@@ -80,9 +87,9 @@ class Roster:
         producer = self.producers.get(record.producer)
         if producer is None:
             return None
-        beats = max(1, beat - producer.last_beat)
-        rate = max(0, record.engine_tokens - producer.engine_tokens) / beats
-        producer.tokens_per_beat += RATE_SMOOTHING * (rate - producer.tokens_per_beat)
+        if producer.engine_tokens is not None:  # the first total may be of a long life before it joined
+            rate = max(0, record.engine_tokens - producer.engine_tokens) / max(1, beat - producer.last_beat)
+            producer.tokens_per_beat += RATE_SMOOTHING * (rate - producer.tokens_per_beat)
         producer.engine_tokens = record.engine_tokens
         producer.last_beat = beat
         producer.state = record.state

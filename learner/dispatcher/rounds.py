@@ -55,6 +55,8 @@ class Round:
     loaded: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     gaps: dict[str, float] = field(default_factory=dict)
+    tries: Mapping[str, int] = field(default_factory=dict)
+    """Rounds that failed at a member since its last good one."""
     dealt: tuple[list[dict[str, int]], list[int]] = field(default_factory=lambda: ([], []))
     """Rank offsets and ranks of each transfer group, fixed when rank 0 is asked to listen."""
 
@@ -103,13 +105,21 @@ class Round:
         return [p for p in self.members if p not in have and p not in self.failed]
 
     def _deal(self) -> tuple[list[dict[str, int]], list[int]]:
-        """Members that paused, dealt into transfer groups: (rank offsets of each group, its ranks with the sender)."""
+        """Members that paused, dealt into transfer groups: (rank offsets of each group, its ranks with the sender).
+
+        One member's death fails its whole group. So those that failed as often share groups: whoever keeps failing soon stands
+        among its like, and newcomers that die cannot have others expelled.
+        """
         live = [p for p in sorted(self.members) if p in self.ready and p not in self.failed]
+        alike: dict[int, list[str]] = {}
+        for producer in live:
+            alike.setdefault(self.tries.get(producer, 0), []).append(producer)
         size = self.group_size or max(1, len(live))
+        dealt = [names[at : at + size] for _, names in sorted(alike.items()) for at in range(0, len(names), size)]
         groups, worlds = [], []
-        for at in range(0, len(live), size):
+        for names in dealt:
             offset, offsets = 1, {}
-            for producer in live[at : at + size]:
+            for producer in names:
                 offsets[producer] = offset
                 offset += self.members[producer]
             groups.append(offsets)
@@ -134,7 +144,7 @@ class Round:
         self._move(Phase.OFFER, Phase.TRANSFER, beat)
 
     def sent(self, digest: str, failed_groups: Mapping[int, str]) -> None:
-        """Rank 0 has sent (or given up). Members of a failed group may still ack a whole load; they are waited for."""
+        """Rank 0 has sent (or given up). A member of a failed group that has not said that it loaded all of it has failed."""
         if self.phase is not Phase.TRANSFER:
             raise ProtocolError(f"round {self.number}: sent in phase {self.phase.value}")
         self.digest = digest

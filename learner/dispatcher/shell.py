@@ -197,10 +197,9 @@ class Shell:
             raise BrokerError(f"a record of topic {record.topic}, which is none of a run's version topics")
         kind: Kind = "rollout" if name.kind == "trajectories" else "validation"
         assert self.intake is not None
-        event = self.intake.judge(record, kind, name.version)
-        if isinstance(event, ev.GroupRead):
-            self.bodies.keep(record.topic, record.partition, record.offset, record.value)
-        if event is not None:
+        for event in self.intake.judge(record, kind, name.version):
+            if isinstance(event, ev.GroupRead):
+                self.bodies.keep(record.topic, record.partition, record.offset, record.value)
             self._do_event(event)
 
     def _fence(self) -> None:
@@ -225,7 +224,7 @@ class Shell:
             case "sent":
                 self._do_event(ev.Sent(message["digest"], message["failed"]))
             case "trained":
-                self._do_event(ev.Trained(message["version"], message["waited"]))
+                self._do_event(ev.Trained(message["version"], message["waited"], message["weights_digest"]))
             case "commit":
                 self._commit(message)
             case "manifest":
@@ -437,6 +436,8 @@ class Shell:
         topic = self._topic(kind, version)
         self.reader.unassign([(topic, p) for p in range(self.config.kafka.partitions)])
         self.bodies.drop(topic)
+        if self.intake is not None:
+            self.intake.forget(topic)
 
     def _topic(self, kind: Kind, version: int) -> str:
         return self.topics.trajectories(version) if kind == "rollout" else self.topics.validation(version)

@@ -58,6 +58,11 @@ class Slot:
     story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY))
 
     @property
+    def abandoned(self) -> bool:
+        """A validation prompt that came to nothing: each has one slot and no other draw, so it counts as missing."""
+        return self.kind == "validation" and bool(self.given_up) and self.state is SlotState.UNASSIGNED
+
+    @property
     def next_key(self) -> Attempt:
         return Attempt(self.version, self.index, self.draw, self.attempt)
 
@@ -106,7 +111,16 @@ class VersionSlots:
         return (slot for slot in self.slots if slot.state is not SlotState.FILLED)
 
     def unassigned(self) -> Iterator[Slot]:
-        return (slot for slot in self.slots if slot.state is SlotState.UNASSIGNED)
+        """Slots that nobody works on and somebody should."""
+        return (slot for slot in self.slots if slot.state is SlotState.UNASSIGNED and not slot.abandoned)
+
+    @property
+    def settled(self) -> bool:
+        """Whether no slot can change any more for the better."""
+        return all(slot.state is SlotState.FILLED or slot.abandoned for slot in self.slots)
+
+    def held_by(self, producer: str) -> Iterator[tuple[Slot, Attempt]]:
+        return ((slot, slot.holders[producer]) for slot in self.slots if producer in slot.holders)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,7 @@ class SlotTable:
 
     def slot(self, kind: Kind, key: Attempt) -> Slot | None:
         slots = self.get(kind, key.version)
-        return slots.slots[key.slot] if slots and key.slot < len(slots.slots) else None
+        return slots.slots[key.slot] if slots and 0 <= key.slot < len(slots.slots) else None
 
     # --- moves --------------------------------------------------------------------------------------------------------------
 
@@ -173,15 +187,15 @@ class SlotTable:
         return True
 
     def accept(self, kind: Kind, filled: Filled) -> dict[str, Attempt] | None:
-        """Record a valid group. Returns the holders whose work is not needed any more, or None for a duplicate or late one."""
+        """Record a valid group. Returns who held the slot until now, or None for a duplicate or late group."""
         slot = self.slot(kind, filled.key)
         if slot is None or filled.key.draw in slot.accepted:
             return None
         slot.accepted[filled.key.draw] = filled
-        losers = {p: key for p, key in slot.holders.items() if key != filled.key}
+        holders = dict(slot.holders)
         slot.holders.clear()
         slot.move(SlotState.FILLED, f"{filled.key} filled at {filled.partition}:{filled.offset}")
-        return losers
+        return holders
 
     def fail(self, kind: Kind, key: Attempt, producer: str, failure: FailureKind, reason: str) -> Slot | None:
         """A producer gives a request back. Returns the slot if this freed it or opened its next draw, else None."""

@@ -30,13 +30,13 @@ class Validation:
         self.count = min(rows, self.plan.grpo.max_val_samples or rows)
 
     def judge(self, slots: VersionSlots | None, beat: int) -> ValidationDone | None:
-        """The result, once all groups are there or the time is over; None before."""
+        """The result, once all groups that can come are there or the time is over; None before."""
         if self.version is None or slots is None:
             return None
         if self.opened_beat is None:
             self.opened_beat = beat
         late = beat - self.opened_beat > self.plan.beats(self.plan.grpo.val_timeout_s)
-        if not slots.complete and not late:
+        if not slots.settled and not late:
             return None
         filled = {slot.index: slot.filled for slot in slots.slots if slot.state is SlotState.FILLED}
         result = ValidationDone(

@@ -177,6 +177,23 @@ def test_a_check_needs_no_broker(weir: Weir, tmp_path: Path, monkeypatch: pytest
     assert "grpo.num_prompts_per_step" in weir("check", "run.yaml", "learner.nproc=3", code=2).stderr
 
 
+def test_the_watch_of_a_resumed_run_sees_nothing_of_its_earlier_end(broker: Broker, run_id: str) -> None:
+    admin = make_admin(broker.kafka, broker.bootstrap, "test")
+    create_topics(admin, specs_for_run(run_id, broker.kafka).values(), Deadline(30))
+    stop = Stop(reason="interrupted", v=1, resumable=True)
+    earlier = State(uuid=UUID, incarnation=0, config_digest="c", stop=stop)
+    publish(broker, [json_record("control", earlier, run_id)])
+    watch = Watch(broker.kafka, broker.bootstrap, run_id, started=time.time(), resuming=True)
+    watch.start()
+    try:
+        watch.wait_for_control(20)
+        publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
+        eventually(lambda: watch.claimed, 20, "the claim to be seen")
+        assert watch.snapshot().stop is None
+    finally:
+        watch.close()
+
+
 def test_the_watch_finds_topics_that_are_made_later_and_follows_them(broker: Broker, run_id: str) -> None:
     watch = Watch(broker.kafka, broker.bootstrap, run_id, started=time.time())
     watch.start()

@@ -118,7 +118,7 @@ def test_a_local_broker_that_does_not_run_is_an_error_when_it_must_not_be_starte
 ) -> None:
     monkeypatch.delenv("KAFKA_BOOTSTRAP_SERVERS", raising=False)
     monkeypatch.setenv("WEIR_CACHE", str(tmp_path))
-    with pytest.raises(ConfigError, match="start the broker"):
+    with pytest.raises(ConfigError, match="weir broker start"):
         bootstrap_servers(KafkaConfig(), Deadline(5), start_local=False)
 
 
@@ -169,7 +169,7 @@ def test_wrappers_quote_their_paths_and_name_the_broker_only_where_one_is_needed
     assert unknown.returncode == 2 and "weir broker start" in unknown.stderr
     record = cache / "kafka" / "broker" / "bootstrap"
     record.parent.mkdir(parents=True)
-record.write_text("127.0.0.1:29092\n")
+    record.write_text("127.0.0.1:29092\n")
     filled = run("kafka-topics.sh", "--describe", "--topic", "a b").stdout.splitlines()
     assert filled[-5:] == ["--bootstrap-server", "127.0.0.1:29092", "--describe", "--topic", "a b"]
     assert str(cache / "one.jar") in filled

@@ -135,6 +135,7 @@ def test_the_summary_of_a_finished_run_says_where_everything_is(tmp_path: Path) 
     checkpoint(folder, 40)
     exported(folder, 40)
     folder.metrics.write_text("".join(json.dumps({"step": n, "train/reward": n / 40}) + "\n" for n in range(40)))
+    folder.validation.write_text('{"version": 0, "validation/accuracy": 0.01}\n{"version": 40, "validation/accuracy": 0.985}\n')
     snapshot = replace(RunView("tiny-1", 0).snapshot(83), last=40)
     text = "\n".join(summarize(Outcome(FINISHED, "all steps are trained"), snapshot, folder, tensorboard=True, blamed_log=None))
     for words in (
@@ -142,7 +143,8 @@ def test_the_summary_of_a_finished_run_says_where_everything_is(tmp_path: Path) 
         "steps 40 of 40 in 1:23, reward 0.000 -> 0.975",
         str(folder.path / "checkpoints" / "step_00000040"),
         str(folder.path / "hf" / "step_00000040"),
-        "show trajectories --version 39 --text --limit 3 --run tiny-1",
+        f"show trajectories --version 39 --text --limit 3 --run {folder.path}",
+        "validation 0.985",
         "--topic tiny-1.trajectories.v00000039",
         f"tensorboard --logdir {folder.path}",
     ):
@@ -162,6 +164,6 @@ def test_the_summary_of_a_failed_run_shows_the_cause_and_the_log(tmp_path: Path)
         "no such model",
         str(log),
         "show control status",
-        "--resume tiny-1",
+        f"--resume {folder.path}",
     ):
         assert words in text

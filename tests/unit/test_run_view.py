@@ -147,6 +147,16 @@ def test_a_run_that_is_looked_at_later_took_from_its_claim_to_its_stop() -> None
     assert run.at(500).elapsed_s == 60
 
 
+def test_members_that_give_no_sign_are_shown_as_silent_until_the_end() -> None:
+    run = Run()
+    run.put("control", state(members={PRODUCER: Member(requests_partition=0, held=3)}))
+    (row,) = run.at(0).producers
+    assert (row.name, row.state, row.version) == (PRODUCER, "silent", 3)
+    end = Stop(reason="done", v=1, resumable=True)
+    run.put("control", state(members={PRODUCER: Member(requests_partition=0, held=3)}, stop=end))
+    assert list(run.at(0).producers) == []
+
+
 def test_who_left_is_gone_and_failures_are_counted() -> None:
     run = Run()
     run.put("status", report())
@@ -170,6 +180,14 @@ def test_steps_give_reward_idle_share_and_the_time_to_go() -> None:
     assert snapshot.idle_share == 0.25
     assert snapshot.step_s == 2
     assert snapshot.eta_s == 2 * 37
+
+
+def test_the_time_to_go_is_of_this_part_of_a_resumed_run() -> None:
+    run = Run()
+    run.put("control", state(F=0))
+    for number, at in ((0, START - 5000), (1, START + 1), (2, START + 2)):
+        run.put("metrics", step(number), at)
+    assert run.at(3).eta_s == 37
 
 
 def test_a_step_that_is_reported_again_after_a_resume_is_counted_once() -> None:

@@ -154,9 +154,10 @@ def test_a_learner_that_does_not_end_after_its_stop_is_ended() -> None:
     assert story.after(END_S) == [Terminate("learner-0")]
 
 
-def test_the_brokers_death_ends_the_run() -> None:
+def test_the_brokers_death_ends_all_processes_at_once() -> None:
     story = Story()
-    assert story.on(BrokerLost("the local broker (pid 7) has ended")) == [Terminate("learner-0")]
+    all_three = ["learner-0", "producer-0", "producer-1"]
+    assert story.on(BrokerLost("the local broker (pid 7) has ended")) == [Terminate(name) for name in all_three]
     assert story.on(BrokerLost("again")) == []
     story.end("learner-0", "producer-0", code=1)
     assert outcome(story.end("producer-1")) == Outcome(FAILED, "the local broker (pid 7) has ended", "broker")

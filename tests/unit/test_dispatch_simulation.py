@@ -1,0 +1,165 @@
+"""The dispatcher's and the producers' cores, coupled through simulated logs, under everything that may happen to a run.
+
+Safety is asserted by the world at every move (`tests/fakes/world.py`). Liveness: with one healthy producer from some point on,
+every version up to the last is sealed and trained, within a bounded time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from schemas.status import FailureKind
+from tests.fakes.world import Fenced, Settings, World
+
+Move = Callable[[World, int], object]
+FAILURES = list(FailureKind)
+
+
+def chosen(world: World, which: int) -> int:
+    return which % max(1, len(world.live()))
+
+
+def with_producer(move: Callable[..., object]) -> Move:
+    def moved(world: World, which: int) -> object:
+        live = world.live()
+        return move(live[which % len(live)], which // 4) if live else None
+
+    return moved
+
+
+def kill(world: World, which: int) -> None:
+    live = world.live()
+    if live:
+        live[which % len(live)].killed = True
+
+
+def freeze(world: World, which: int) -> None:
+    live = world.live()
+    if live:
+        live[which % len(live)].frozen = True
+
+
+def thaw(world: World, which: int) -> None:
+    for producer in world.producers:
+        producer.frozen = False
+
+
+def join(world: World, which: int) -> None:
+    if len(world.live()) < 4:
+        world.join()
+
+
+def restart_if_stopped(world: World, which: int) -> None:
+    if world.learner.over and not world.learner.finished:
+        world.kill_learner()
+
+
+def fair(world: World, which: int) -> None:
+    for _ in range(1 + which % 4):
+        world.fair_round()
+
+
+def publish_corrupt(producer: object, which: int) -> None:
+    rollouts = list(producer.rollouts)  # type: ignore[attr-defined]
+    if rollouts:
+        producer.publish(rollouts[which % len(rollouts)], corrupt=True)  # type: ignore[attr-defined]
+
+
+def leave(producer: object, which: int) -> None:
+    from producer.events import Leave
+
+    producer.on(Leave("SIGTERM", 0))  # type: ignore[attr-defined]
+
+
+# How often each thing happens: most moves let the run go on, so that the faults hit it everywhere.
+MOVES: list[tuple[int, Move]] = [
+    (8, lambda world, which: world.learner.read(which)),
+    (8, with_producer(lambda producer, which: producer.read(which))),
+    (8, with_producer(lambda producer, which: producer.work(which))),
+    (3, with_producer(lambda producer, which: producer.engine())),
+    (3, with_producer(lambda producer, which: producer.heartbeat())),
+    (3, lambda world, which: world.learner.rank0()),
+    (3, lambda world, which: world.learner.worker()),
+    (3, lambda world, which: world.learner.beat()),
+    (12, fair),
+    (1, kill),
+    (2, freeze),
+    (2, thaw),
+    (2, join),
+    (1, with_producer(leave)),
+    (2, with_producer(lambda producer, which: producer.fail(which, FAILURES[which % 3]))),
+    (1, with_producer(publish_corrupt)),
+    (2, lambda world, which: world.duplicate(which)),
+    (2, lambda world, which: world.transfer_faults.append(1 + which % 2)),
+    (1, lambda world, which: world.kill_learner(zombie_moves=which % 12 if which % 3 == 0 else 0)),
+    (1, restart_if_stopped),
+]
+TABLE = [move for weight, move in MOVES for _ in range(weight)]
+
+worlds = st.builds(
+    Settings,
+    max_age=st.sampled_from([0, 1, 2, 4]),
+    mode=st.sampled_from(["keep", "keep", "drain"]),
+    producers=st.integers(1, 3),
+    val_period=st.sampled_from([0, 0, 2]),
+    partitions=st.integers(1, 2),
+    save_period=st.integers(1, 3),
+    group_size=st.sampled_from([None, None, 1]),
+    same_weights_again=st.booleans(),
+)
+scripts = st.binary(max_size=400)
+
+
+def bound(world: World) -> int:
+    """Rounds that suffice: some to settle what the faults left (leases, deadlines, validations), and some a version."""
+    return 150 + 40 * world.settings.steps
+
+
+def act(world: World, script: bytes) -> None:
+    for what, which in zip(script[::2], script[1::2], strict=False):
+        try:
+            TABLE[what % len(TABLE)](world, which)
+        except Fenced:
+            raise AssertionError("the newest learner was fenced") from None
+
+
+def survive(settings_: Settings, script: bytes) -> None:
+    world = World(settings_)
+    act(world, script)
+    # From here on nothing new goes wrong. Frozen producers stay frozen; one that is healthy there is, and suffices.
+    world.transfer_faults.clear()
+    world.run_on(bound(world))
+    assert sorted(world.batches) == list(range(world.settings.steps))
+    assert world.learner.version == world.settings.steps
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds, scripts)
+def test_a_run_survives_whatever_happens_and_one_healthy_producer_finishes_it(settings_: Settings, script: bytes) -> None:
+    survive(settings_, script)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+@settings(max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds, st.binary(max_size=1200))
+def test_a_run_survives_whatever_happens_ten_thousand_times(settings_: Settings, script: bytes) -> None:
+    survive(settings_, script)
+
+
+@pytest.mark.parametrize("max_age", [0, 1, 2, 4])
+@pytest.mark.parametrize("mode", ["keep", "drain"])
+@pytest.mark.parametrize("val_period", [0, 2])
+def test_an_undisturbed_run_trains_every_version_once_and_makes_nothing_twice(max_age: int, mode: str, val_period: int) -> None:
+    world = World(Settings(max_age=max_age, mode=mode, val_period=val_period))
+    rounds = world.run_on(200)
+    counters = world.learner.core.counters
+    assert sorted(world.batches) == [0, 1, 2, 3, 4]
+    assert (counters.reissued, counters.duplicates, counters.late, counters.failures) == (0, 0, 0, {})
+    assert rounds < 80
+    if val_period:
+        assert world.validated == {0: [0], 2: [0], 4: [0]}
