@@ -15,8 +15,9 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
     Raises:
         OSError: the kernel refuses.
     """
+    parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() == 1:  # the parent died before the call
+    if os.getppid() != parent:  # it died before the call
         os.kill(os.getpid(), signum)

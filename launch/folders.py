@@ -7,6 +7,7 @@ import json
 import os
 import time
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from launch.config import RunFile, dump
@@ -86,6 +87,14 @@ def make(file: RunFile) -> RunFolder:
     folder.config.write_text(dump(file), encoding="utf-8")
     point_latest(folder)
     return folder
+
+
+def set_logs_aside(folder: RunFolder) -> None:
+    """Number the logs of a run that goes on, so that each file is of one process: `learner-0.log` becomes `learner-0.log.1`."""
+    folder.logs.mkdir(exist_ok=True)
+    for path in sorted(folder.logs.glob("*.log")):
+        number = next(n for n in count(1) if not path.with_name(f"{path.name}.{n}").exists())
+        path.rename(path.with_name(f"{path.name}.{number}"))
 
 
 def point_latest(folder: RunFolder) -> None:

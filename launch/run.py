@@ -16,13 +16,15 @@ from pathlib import Path
 from rich.console import Console
 
 from broker_config import logs
+from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
-from launch.broker import BrokerUse, Keeper, use_broker
+from broker_config.trial import check_topics
+from launch.broker import PREFLIGHT_S, BrokerUse, Keeper, use_broker
 from launch.check import Checked, check
 from launch.children import ChildSpec
 from launch.config import RunFile, dump
 from launch.display import Display, make_display
-from launch.folders import RunFolder, make, mint_id, point_latest
+from launch.folders import RunFolder, make, mint_id, point_latest, set_logs_aside
 from launch.model_build import ModelBuild
 from launch.summary import shown, summarize
 from launch.supervision import Outcome
@@ -62,6 +64,8 @@ def launch(what: Launch, console: Console) -> int:
         patience_s = 2 * file.launch.stop_timeout_s + KEEPER_EXTRA_S
         with Keeper(patience_s) as keeper, ModelBuild(file.model) as model, use_broker(file.kafka, display.say) as broker:
             keeper.guard(broker)
+            if not what.resume:
+                check_topics(file.kafka, broker.bootstrap, str(file.run.id), Deadline(PREFLIGHT_S))
             if model.wait(display.say):
                 # The rules that need the model's files, now that they are there.
                 check({name: section.model_dump() for name, section in file.sections.items()}, resuming=True)
@@ -82,7 +86,7 @@ def _folder(file: RunFile, resume: bool) -> RunFolder:
         return make(file)
     folder = RunFolder(file.run_dir)
     folder.config.write_text(dump(file), encoding="utf-8")
-    folder.logs.mkdir(exist_ok=True)
+    set_logs_aside(folder)
     point_latest(folder)
     return folder
 

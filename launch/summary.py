@@ -85,7 +85,7 @@ def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool)
         lines.append(
             f"  {weir} broker start; {console} --topic {topics}.trajectories.v{version:08d} --from-beginning --timeout-ms 5000 \\"
         )
-        lines.append("      --property print.key=true --property print.headers=true --property print.value=false")
+        lines.append("      --formatter-property print.key=true --formatter-property print.headers=true --formatter-property print.value=false")
     else:
         lines.append(f"  {weir} show control status --run {run}")
     if tensorboard and came.steps:

@@ -11,9 +11,10 @@ Rank 0 waits only inside `next`, which comes back within seconds, so every rank 
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import assert_never
@@ -166,8 +167,7 @@ class Loop:
     # --- train --------------------------------------------------------------------------------------------------------------
 
     def _train(self, batch: Batch) -> None:
-        if self.trained is not None:
-            self._report()
+        self._report_pending()
         waited = self.clock.waiting > WAITED_S
         began = time.monotonic()
         groups = [decode(record) for record in batch.records]
@@ -175,7 +175,9 @@ class Loop:
         self.ranks.rank0_tell("train", version=batch.version, sizes=[[len(r) for r in share] for share in shares])
         metrics = self.worker.train(self.ranks.rank0_deal(shares))
         self.version = batch.version + 1
-        self.dispatcher.trained(batch.version, waited=waited)
+        if batch.catch_up:
+            self.weights_digest = self._weights_digest()
+        self.dispatcher.trained(batch.version, waited=waited, weights_digest=self.weights_digest if batch.catch_up else None)
         self.ranks.rank0_tell("digest")
         state_digest = self.worker.state_digest()
         self.clock.training += time.monotonic() - began
@@ -183,13 +185,14 @@ class Loop:
         self.trained = Trained(batch, {**measured, **batch.counters}, state_digest)
         generated = sum(group.generated_tokens for group in groups)
         self.trained.metrics["train/generated_tokens"] = float(generated)
-        if self._last_refit_done():
+        if batch.catch_up:
             self._report()
 
-    def _last_refit_done(self) -> bool:
-        """Whether no refit of the new version will come whose digest the report could wait for."""
-        assert self.trained is not None
-        return self.trained.batch.catch_up
+    def _report_pending(self) -> None:
+        """Report a step whose new weights were not sent (a validation held the round back, or it was the last)."""
+        if self.trained is not None:
+            self.weights_digest = self._weights_digest()
+            self._report()
 
     def _shares(self, groups: Sequence[TrajectoryGroup], records: Sequence[bytes]) -> list[list[bytes]]:
         """Each rank's records. Ranks of one data-parallel index get the same ones."""
@@ -211,7 +214,7 @@ class Loop:
             "performance/tokens_per_s": done.metrics["train/generated_tokens"] / total,
             "performance/learner_idle_share": times["timing/train/exposed_generation"] / total,
         }
-        metrics = {**done.metrics, **times, **performance}
+        metrics = _finite({**done.metrics, **times, **performance})
         self.dispatcher.commit(
             step,
             seal_offset=done.batch.seal_offset,
@@ -233,9 +236,7 @@ class Loop:
         )
 
     def _finish(self) -> None:
-        if self.trained is not None:
-            self.weights_digest = self._weights_digest()
-            self._report()
+        self._report_pending()
         if self.saved != self.version:
             self._checkpoint()
         if self.run_.checkpointing.hf_export_at_end:
@@ -286,6 +287,12 @@ class Loop:
 
         signal.signal(signal.SIGTERM, note)
         signal.signal(signal.SIGINT, note)
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Without what JSON cannot hold: a skipped step has no finite loss or gradient norm. They are counted instead."""
+    kept = {name: value for name, value in metrics.items() if math.isfinite(value)}
+    return {**kept, "train/not_finite": float(len(metrics) - len(kept))}
 
 
 def _connect(senders: Sequence[Sender]) -> tuple[list[Sender], dict[int, str]]:

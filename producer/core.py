@@ -202,8 +202,9 @@ class ProducerCore:
                 self._abandon(key, work)
             return
         key = (request.kind, request.key)
-        if key not in self.work and (request.kind == "validation" or request.T > self.sealed_through):
+        if key not in self.work:
             self.work[key] = Work(request)
+            self._drop_void()
 
     def _on_ended(self, key: Key, failure: FailureKind | None, reason: str) -> None:
         work = self.work.pop(key, None)
@@ -217,6 +218,7 @@ class ProducerCore:
         if event.loaded is not None:
             self.held, self.digest = event.loaded.version, event.loaded.digest
         self.engine = EngineState.STILL
+        self._drop_void()
         if self.freeze is not Freeze.RECEIVING:
             return  # the round was given up meanwhile; what was loaded late is served all the same, and loaded again by request
         self.freeze = Freeze.RECEIVED
@@ -298,8 +300,10 @@ class ProducerCore:
         self.freeze, self.round = Freeze.NONE, None
 
     def _drop_void(self) -> None:
+        """Let go of what nobody can use any more: rollouts of sealed versions, validations of weights that are gone."""
         for key, work in list(self.work.items()):
-            if key[0] == "rollout" and work.request.T <= self.sealed_through:
+            target = work.request.T
+            if target <= self.sealed_through if key[0] == "rollout" else target < self.held:
                 self._abandon(key, work)
 
     def _abandon(self, key: Key, work: Work) -> None:
@@ -352,7 +356,8 @@ class ProducerCore:
         assert sum(work.running for work in self.work.values()) <= self.capacity + 1
         for (kind, key), work in self.work.items():
             assert (work.request.kind, work.request.key) == (kind, key)
-            assert kind == "validation" or work.aborted or key.version > self.sealed_through, (key, self.sealed_through)
+            void = key.version <= self.sealed_through if kind == "rollout" else key.version < self.held
+            assert work.aborted or not void, (key, self.sealed_through, self.held)
         assert self.exited or self.view == self._view()
 
     def _view(self) -> View:

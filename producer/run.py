@@ -107,6 +107,7 @@ def equip(run: ProducerRun) -> Equipment:
         ConfigError: data, environment, tokenizer or model cannot be used.
     """
     folder = model_folder(run.model.path)
+    tokenizer_folder = model_folder(run.model.tokenizer) if run.model.tokenizer else folder
     tokenizer = load_tokenizer(run.model)
     environment = registry.resolve(run.environment)
     room = run.model.max_total_sequence_length - 1
@@ -125,7 +126,7 @@ def equip(run: ProducerRun) -> Equipment:
         dataset_digest=config_file.digest([train.digest, validation.digest if validation else None]),
         digests={
             "model": model_digest(folder),
-            "tokenizer": tokenizer_digest(model_folder(run.model.tokenizer) if run.model.tokenizer else folder),
+            "tokenizer": tokenizer_digest(tokenizer_folder),
             "environment": registry.digest(run.environment),
         },
     )

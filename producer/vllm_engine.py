@@ -162,6 +162,8 @@ class _Core:
         from producer.refit.gloo_engine import register
 
         register()
+        # At each load vLLM warns of layers that have no weights of their own (rotary embedding, tied head): nothing is wrong.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         transfer = WeightTransferConfig(backend="weir_nccl" if backend == "nccl" else "gloo")
         self._llm = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=transfer))
         self.world_size = self._llm.vllm_config.parallel_config.world_size

@@ -274,7 +274,8 @@ class Dispatcher:
             return
         self.seals[seal.version] = (seal, offset)
         self.sealed_through = max(self.sealed_through, seal.version)
-        self.window.pop(seal.version, None)
+        # Versions are sealed in order, but their topics are read in any: a lower seal is there too, and comes.
+        self.window = {version: topic for version, topic in self.window.items() if version > self.sealed_through}
         if self.table.get("rollout", seal.version) is not None:
             self._cancel_all(self.table.close("rollout", seal.version).slots)
 

@@ -19,10 +19,6 @@ Move = Callable[[World, int], object]
 FAILURES = list(FailureKind)
 
 
-def chosen(world: World, which: int) -> int:
-    return which % max(1, len(world.live()))
-
-
 def with_producer(move: Callable[..., object]) -> Move:
     def moved(world: World, which: int) -> object:
         live = world.live()
@@ -59,7 +55,7 @@ def restart_if_stopped(world: World, which: int) -> None:
 
 
 def fair(world: World, which: int) -> None:
-    for _ in range(1 + which % 4):
+    for _ in range(1 + which % 3):
         world.fair_round()
 
 
@@ -85,7 +81,7 @@ MOVES: list[tuple[int, Move]] = [
     (3, lambda world, which: world.learner.rank0()),
     (3, lambda world, which: world.learner.worker()),
     (3, lambda world, which: world.learner.beat()),
-    (12, fair),
+    (5, fair),
     (1, kill),
     (2, freeze),
     (2, thaw),
@@ -105,6 +101,8 @@ worlds = st.builds(
     max_age=st.sampled_from([0, 1, 2, 4]),
     mode=st.sampled_from(["keep", "keep", "drain"]),
     producers=st.integers(1, 3),
+    steps=st.integers(2, 10),
+    slots=st.integers(1, 4),
     val_period=st.sampled_from([0, 0, 2]),
     partitions=st.integers(1, 2),
     save_period=st.integers(1, 3),

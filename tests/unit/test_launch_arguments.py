@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from launch.__main__ import parse
@@ -35,3 +39,35 @@ def test_resume_takes_a_run_or_the_latest(argv: list[str], run: str, overrides: 
 def test_two_sources_of_a_config_are_wrong_input(argv: list[str]) -> None:
     with pytest.raises(ConfigError):
         parse(argv)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose setup does nothing and whose python prints where it stands and what it is given."""
+    root = tmp_path / "a checkout"
+    (root / "launch").mkdir(parents=True)
+    (root / ".venv" / "bin").mkdir(parents=True)
+    shutil.copy(Path(__file__).resolve().parents[2] / "launch" / "run_cluster.sh", root / "launch")
+    for path, script in (("launch/setup.sh", "exit 0"), (".venv/bin/python", 'pwd; printf "%s\\n" "$@"')):
+        (root / path).write_text(f"#!/bin/sh\n{script}\n")
+        (root / path).chmod(0o755)
+    return root
+
+
+def test_the_script_runs_at_the_root_and_finds_a_config_from_anywhere(checkout: Path, tmp_path: Path) -> None:
+    (tmp_path / "my run.yaml").touch()
+    command = [str(checkout / "launch" / "run_cluster.sh"), "my run.yaml", "--dry-run", "data.system_prompt=two words"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == [
+        str(checkout),
+        "-m",
+        "launch",
+        str(tmp_path / "my run.yaml"),
+        "--dry-run",
+        "data.system_prompt=two words",
+    ]
+
+
+def test_the_script_without_arguments_passes_none(checkout: Path) -> None:
+    done = subprocess.run([str(checkout / "launch" / "run_cluster.sh")], capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.splitlines() == [str(checkout), "-m", "launch"]

@@ -9,7 +9,7 @@ import pytest
 from launch import config
 from launch.cli.export import copy_export
 from launch.config import RunFile, parse
-from launch.folders import RunFolder, find, make, mint_id
+from launch.folders import RunFolder, find, make, mint_id, set_logs_aside
 from launch.resume import changeable, resumed
 from launch.summary import summarize, trained
 from launch.supervision import FAILED, FINISHED, Outcome
@@ -85,6 +85,17 @@ def test_what_training_depends_on_cannot_change_in_a_run(tmp_path: Path, overrid
     checkpoint(make(run_file(tmp_path)), 10)
     with pytest.raises(ConfigError, match="cannot change in a run that goes on"):
         resumed(None, [override], tmp_path)
+
+
+def test_logs_of_a_run_that_goes_on_are_kept_apart(tmp_path: Path) -> None:
+    folder = make(run_file(tmp_path))
+    for part in ("first", "second"):
+        (folder.logs / "learner-0.log").write_text(part)
+        set_logs_aside(folder)
+    assert {path.name: path.read_text() for path in folder.logs.iterdir()} == {
+        "learner-0.log.1": "first",
+        "learner-0.log.2": "second",
+    }
 
 
 def test_changeable_keys_are_known_keys() -> None:

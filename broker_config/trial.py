@@ -1,0 +1,33 @@
+"""A trial topic: does the broker apply what the run's topics need? Asked before anything starts.
+
+A broker may clamp or refuse settings (a topic policy, a managed service, too few brokers), which would show only after the first
+step's large record. The trial topic has the run's prefix, so the rights are those of the run, and its name is not used again.
+"""
+
+from __future__ import annotations
+
+from broker_config import admin
+from broker_config.clients import make_admin
+from broker_config.deadline import Deadline
+from broker_config.topics import Topics, TopicSpec, topic_config
+from schemas.config import KafkaConfig
+from schemas.errors import BrokerError, ConfigError, Problem
+
+
+def check_topics(kafka: KafkaConfig, bootstrap: str, run_id: str, deadline: Deadline) -> None:
+    """Make a topic as the run's version topics are, read back what was applied, delete it.
+
+    Raises:
+        ConfigError: the broker refuses, or applied other settings, a smaller message size for example.
+        DeadlineExceeded: no answer in time.
+    """
+    client = make_admin(kafka, bootstrap, f"{run_id}.trial")
+    name = f"{Topics(run_id).prefix}trial"
+    spec = TopicSpec(name, kafka.partitions, kafka.replication_factor, topic_config(kafka))
+    try:
+        admin.create_topics(client, [spec], deadline, adopt_existing=True)
+    except BrokerError as error:
+        fix = "mend the broker's settings, or the kafka section of the config"
+        raise ConfigError([Problem("kafka", bootstrap, f"the run's topics cannot be made there: {error}", fix)]) from error
+    finally:
+        admin.delete_topics(client, [name], deadline)
