@@ -25,6 +25,7 @@ CHANGEABLE_KEYS = (
     "refit.max_tries",
     "kafka.bootstrap_servers",
     "kafka.timeout_s",
+    "kafka.outage_timeout_s",
     "kafka.security",
 )
 

@@ -46,4 +46,7 @@ def decode(blob: object, dtype: str | None = None, what: str = "blob") -> Array:
         raise RecordRefused("malformed", f"{what} has shape {shape[: MAX_DIMENSIONS + 1]}")
     if len(data) != math.prod(shape) * np.dtype(found).itemsize:
         raise RecordRefused("malformed", f"{what} has {len(data)} bytes for shape {shape} of {found}")
-    return np.frombuffer(data, dtype=found).reshape(shape)
+    try:
+        return np.frombuffer(data, dtype=found).reshape(shape)
+    except ValueError as error:  # a dimension of 0 and others whose product is beyond what numpy indexes
+        raise RecordRefused("malformed", f"{what} has shape {shape} ({error})") from error

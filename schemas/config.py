@@ -252,6 +252,8 @@ class KafkaConfig(Section):
     """Largest record, before compression. The broker's request limit of 100 MiB bounds it."""
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
     """How long one call to the broker may take before it counts as failed."""
+    outage_timeout_s: Annotated[float, Field(gt=0)] = 600.0
+    """An outage of the broker is waited for so long; then the learner ends, and the run can be gone on with."""
     security: SecurityConfig = Field(default_factory=SecurityConfig)
 
     @model_validator(mode="after")

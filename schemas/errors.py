@@ -46,12 +46,17 @@ class ConfigError(WeirError):
 
 
 class RecordRefused(WeirError):
-    """A record's bytes or contents are not valid. `reason` is a short fixed word for counting, `detail` is for a person."""
+    """A record's bytes or contents are not valid. `reason` is a short fixed word for counting, `detail` is for a person.
+
+    `detail` is cut at `DETAIL` characters: it may quote the record, and goes to the log and to quarantine.
+    """
+
+    DETAIL = 1000
 
     def __init__(self, reason: str, detail: str) -> None:
         self.reason = reason
-        self.detail = detail
-        super().__init__(f"{reason}: {detail}")
+        self.detail = detail if len(detail) <= self.DETAIL else detail[: self.DETAIL - 3] + "..."
+        super().__init__(f"{reason}: {self.detail}")
 
 
 class ProtocolError(WeirError):

@@ -23,6 +23,9 @@ from schemas.identity import Attempt
 
 SCHEMA = "weir.group/1"
 
+MAX_DEPTH = 16
+"""Maps and lists inside each other; a group needs 5. Python's own recursion fails near 1000."""
+
 Kind = Literal["rollout", "validation"]
 
 
@@ -244,6 +247,21 @@ def unpack(value: bytes, schema: str, longest: int = 1 << 16) -> dict[str, Any]:
         raise RecordRefused("malformed", f"not msgpack ({type(error).__name__}: {error})") from error
     if not isinstance(record, dict):
         raise RecordRefused("malformed", f"a {type(record).__name__}, not a map")
+    _check_depth(record)
     if record.get("schema") != schema:
         raise RecordRefused("schema", f"schema {record.get('schema')!r}, this process reads {schema}")
     return record
+
+
+def _check_depth(record: dict[str, Any]) -> None:
+    level: list[Any] = [record]
+    for _ in range(MAX_DEPTH):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise RecordRefused("malformed", f"nested deeper than {MAX_DEPTH}")

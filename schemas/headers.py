@@ -1,13 +1,14 @@
 """Record headers: everything a person needs, readable by stock Kafka tools that know nothing of msgpack.
 
 Order is fixed and `gist` comes first, so `kafka-console-consumer` with headers and keys and without values is a useful view.
-All header values are ASCII; the gist is one line of compact JSON of at most `GIST_BYTES`.
+All header values are ASCII; the gist is one line of compact JSON of at most `GIST_BYTES`, which its fields cannot exceed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from schemas.seal import Seal
 
 GIST_BYTES = 1024
 _LISTED = 16  # longer lists are shown as [min, mean, max]
+_WHOLE = 1e15  # numbers from here on are shown with an exponent: written out, one of them may have 309 digits
 
 Headers = list[tuple[str, bytes]]
 
@@ -56,12 +58,13 @@ def of_seal(seal: Seal, value: bytes) -> Headers:
 def group_gist(group: TrajectoryGroup) -> dict[str, Any]:
     """`reward` mean, `rewards`, `len` of the responses, `finish` counts, `versions` oldest and newest, `row`."""
     rewards = [t.reward for t in group.trajectories]
+    versions = [span.version for t in group.trajectories for span in t.spans]
     return {
         "reward": _short(sum(rewards) / max(len(rewards), 1)),
         "rewards": _listed(rewards),
         "len": _listed([len(t.tokens) for t in group.trajectories]),
         "finish": dict(Counter(str(t.finish) for t in group.trajectories)),
-        "versions": [group.oldest_version, group.newest_version],
+        "versions": [min(versions), max(versions)] if versions else [],
         "row": group.row,
     }
 
@@ -78,6 +81,8 @@ def seal_gist(seal: Seal) -> dict[str, Any]:
 
 
 def _short(value: float) -> float | int:
+    if not abs(value) < _WHOLE:
+        return float(value)
     rounded = round(float(value), 4)
     return int(rounded) if rounded.is_integer() else rounded
 
@@ -89,5 +94,13 @@ def _listed(values: Sequence[float]) -> list[float | int]:
 
 
 def _line(gist: Mapping[str, Any]) -> bytes:
-    line = json.dumps(gist, separators=(",", ":"), ensure_ascii=True).encode()
-    return line if len(line) <= GIST_BYTES else line[: GIST_BYTES - 3] + b"..."
+    return json.dumps(_finite(gist), separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode()
+
+
+def _finite(value: Any) -> Any:
+    """The same with numbers that are not finite as text: JSON has none, and a group of such rewards must still show why."""
+    if isinstance(value, Mapping):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -11,6 +11,7 @@ from schemas.records import JsonRecord
 
 SCHEMA: Final = "weir.quarantine/1"
 RAW_BYTES = 64 * 1024
+KEY_CHARACTERS = 256  # a group's key has 40; a refused record may have any
 
 
 class Quarantined(JsonRecord):
@@ -47,7 +48,7 @@ class Quarantined(JsonRecord):
             topic=topic,
             partition=partition,
             offset=offset,
-            key=key,
+            key=None if key is None else key[:KEY_CHARACTERS],
             sha256=sha256,
             reason=reason,
             detail=detail,

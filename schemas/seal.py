@@ -70,8 +70,10 @@ def decode(value: bytes, *, run: str, version: int, prompts_per_step: int) -> Se
         seal = Seal(record["run"], record["incarnation"], record["config_digest"], record["version"], slots)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise RecordRefused("malformed", f"{type(error).__name__}: {error}") from error
-    if type(seal.incarnation) is not int or type(seal.config_digest) is not str:
-        raise RecordRefused("malformed", f"incarnation {seal.incarnation!r}, config_digest {seal.config_digest!r}")
+    kinds = (type(seal.run), type(seal.incarnation), type(seal.config_digest), type(seal.version))
+    if kinds != (str, int, str, int):
+        shown = ", ".join(kind.__name__ for kind in kinds)
+        raise RecordRefused("malformed", f"run, incarnation, config_digest, version are {shown}, expected str, int, str, int")
     if seal.run != run or seal.version != version:
         raise RecordRefused("run", f"seal of run {seal.run} version {seal.version}, expected {run} version {version}")
     if sorted(slots) != list(range(prompts_per_step)) or len(record["slots"]) != prompts_per_step:

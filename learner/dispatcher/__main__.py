@@ -76,10 +76,9 @@ def serve(run: LearnerRun, link: Link, version: int, uuid: str | None) -> None:
     folder = model_folder(run.model.path)
     shell = Shell(run, link, bootstrap, claimed, control, writer, int(model_config(folder)["vocab_size"]))
     link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation})
-    try:
-        shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))
-    finally:
-        shell.close()
+    shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))
+    # Only a run that ended well waits for its last records; after a failure the broker may be gone, and the process just ends.
+    shell.close()
     if failures:
         raise failures[0]
 

@@ -219,6 +219,7 @@ class Dispatcher:
         stall = self.plan.beats(self.plan.dispatch.stall_timeout_s)
         for producer in list(self.roster.producers.values()):
             for kind, key in producer.stalled(number, stall):
+                producer.suspect = True
                 self._release(kind, key, producer.name, FailureKind.ROLLOUT, f"no progress for {stall} beats")
                 self._cancel(producer, kind, key)
         if self.roster.producers:
@@ -346,6 +347,7 @@ class Dispatcher:
             producer = self.roster.producers.get(name)
             if producer is not None:
                 producer.held, producer.digest, producer.failed_rounds = version, digest, 0
+                producer.suspect = False  # its engine has answered
         for name, why in outcome.failed.items():
             self._note(f"refit round {self.round.number} version {version} failed at {name}: {why}", "warning")
             producer = self.roster.producers.get(name)

@@ -33,6 +33,8 @@ class Producer:
     joined_beat: int = 0
     draining: bool = False
     failed_rounds: int = 0
+    suspect: bool = False
+    """A request of it stalled, and nothing has moved there since: its engine may hang while its heartbeats go on."""
     engine_tokens: int | None = None
     """The engine's total in the last heartbeat."""
     tokens_per_beat: float = 0.0
@@ -88,7 +90,9 @@ class Roster:
         if producer is None:
             return None
         if producer.engine_tokens is not None:  # the first total may be of a long life before it joined
-            rate = max(0, record.engine_tokens - producer.engine_tokens) / max(1, beat - producer.last_beat)
+            generated = max(0, record.engine_tokens - producer.engine_tokens)
+            producer.suspect = producer.suspect and generated == 0
+            rate = generated / max(1, beat - producer.last_beat)
             producer.tokens_per_beat += RATE_SMOOTHING * (rate - producer.tokens_per_beat)
         producer.engine_tokens = record.engine_tokens
         producer.last_beat = beat
@@ -129,20 +133,22 @@ class Roster:
         """The producer that should get work of target `version`, or None.
 
         It must have acknowledged weights of at least version - max_age (exactly `version` if `exact`) and at most `version`, and
-        have room; an `urgent` request may exceed the capacity by one. Among those, the one with the most room for its speed.
+        have room; an `urgent` request may exceed the capacity by one. Among those, the one with the most room for its speed. A
+        suspect one gets none while there is another, be that one full: a prompt must not fail for the engine that it was given.
         """
         excluded = set(exclude)
-        room = 1 if urgent else 0
-        candidates = [
+        able = [
             p
             for p in self.producers.values()
             if p.name not in excluded
             and not p.draining
             and p.state is not ProducerState.LEAVING
-            and p.free + room > 0
             and (p.held == version if exact else version - max_age <= p.held <= version)
             and p.held >= 0
         ]
+        room = 1 if urgent else 0
+        trusted = [p for p in able if not p.suspect] or able
+        candidates = [p for p in trusted if p.free + room > 0]
         fastest = max((p.tokens_per_beat for p in candidates), default=0.0)
 
         def preference(p: Producer) -> tuple[float, int, str]:

@@ -15,15 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from confluent_kafka import KafkaException, TopicPartition
-
-from broker_config import admin
-from broker_config.admin import TopicExists
-from broker_config.clients import make_admin, make_consumer
+from broker_config.clients import make_admin
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import broker_error
 from broker_config.reader import LogReader, Partition, Record
-from broker_config.topics import Topics, version_spec
+from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
 from broker_config.writer import LogWriter
 from learner.dispatcher import events as ev
@@ -33,6 +28,8 @@ from learner.dispatcher.core import Dispatcher
 from learner.dispatcher.events import Command, Event, Kind
 from learner.dispatcher.intake import Intake
 from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message
+from learner.dispatcher.outcomes import commit_offsets, validation_metrics, write_metrics
+from learner.dispatcher.version_topics import VersionTopics
 from learner.run import LearnerRun
 from schemas import headers as headers_of
 from schemas import seal as seals
@@ -40,7 +37,6 @@ from schemas import status
 from schemas.control import State
 from schemas.errors import BrokerError, RecordRefused
 from schemas.identity import seal_key
-from schemas.metrics import StepMetrics
 from schemas.status import Beat
 from schemas.validity import Rules
 
@@ -87,6 +83,7 @@ class Shell:
         self.client = make_admin(run.kafka, bootstrap, f"{run.id}.dispatcher-admin")
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
         self.reader = LogReader(run.kafka, bootstrap, f"{run.id}.dispatcher", f"{run.id}.learner", self.inbox.put)
+        self.versions = VersionTopics(run, self.client, self.reader, claimed.state)
         self.bodies = Bodies()
         self.intake: Intake | None = None
         self.core: Dispatcher
@@ -94,6 +91,7 @@ class Shell:
         self.question_since: float | None = None
         self.beat_number = 0
         self.next_beat: float | None = time.monotonic()
+        self.beat_sent = 0.0
         self.read_past: tuple[int, dict[Partition, int]] | None = None
         self.over = False
 
@@ -160,8 +158,18 @@ class Shell:
         return max(0.0, min(ends) - now)
 
     def _beat_if_due(self) -> None:
-        if self.next_beat is None or time.monotonic() < self.next_beat:
+        now = time.monotonic()
+        if self.next_beat is None:
+            limit = self.config.kafka.outage_timeout_s
+            if now - self.beat_sent > limit:
+                raise BrokerError(
+                    f"nothing written to {self.topics.status} came back from the broker at {self.bootstrap} for {limit:g} s "
+                    "(kafka.outage_timeout_s); is it up?"
+                )
             return
+        if now < self.next_beat:
+            return
+        self.beat_sent = now
         self.next_beat = None  # the next one is due a second after this one has been read back
         self.beat_number += 1
         beat = Beat(uuid=self.claimed.uuid, incarnation=self.claimed.incarnation, number=self.beat_number)
@@ -226,7 +234,8 @@ class Shell:
             case "trained":
                 self._do_event(ev.Trained(message["version"], message["waited"], message["weights_digest"]))
             case "commit":
-                self._commit(message)
+                write_metrics(self.writer, self.config, self.claimed, message)
+                self.worker.submit(commit_offsets, self.config, self.bootstrap, message["step"], message["offsets"])
             case "manifest":
                 self._fence()
                 answer = self._manifest_facts()
@@ -259,33 +268,6 @@ class Shell:
             "status": self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset),
         }
 
-    def _commit(self, message: Message) -> None:
-        """A step's outcome to `metrics`, and the group's offsets, which only show people and tools how far training is."""
-        step = message["step"]
-        record = StepMetrics(
-            uuid=self.claimed.uuid,
-            incarnation=self.claimed.incarnation,
-            step=step,
-            seal_offset=message["seal_offset"],
-            config_digest=self.config.config_digest,
-            state_digest=message["state_digest"],
-            weights_digest=message["weights_digest"],
-            metrics=message["metrics"],
-        )
-        self.writer.post(self.topics.metrics, record.to_bytes(), key=f"v{step:08d}")
-        offsets = message["offsets"]
-        self.worker.submit(self._commit_offsets, self.topics.trajectories(step), offsets)
-
-    def _commit_offsets(self, topic: str, offsets: dict[int, int]) -> None:
-        group = f"{self.config.id}.learner"
-        consumer = make_consumer(self.config.kafka, self.bootstrap, f"{self.config.id}.commit", group)
-        try:
-            consumer.commit(offsets=[TopicPartition(topic, p, o) for p, o in offsets.items()], asynchronous=False)
-        except KafkaException as error:
-            log.warning("offsets of %s are not committed, training goes on: %s", topic, broker_error("committing", error))
-        finally:
-            consumer.close()
-
     # --- commands -----------------------------------------------------------------------------------------------------------
 
     def _do_event(self, event: Event) -> None:
@@ -302,16 +284,17 @@ class Shell:
             case ev.SendRequest(request, partition):
                 self.writer.post(self.topics.requests, request.to_bytes(), key=str(request.key), partition=partition)
             case ev.MakeTopic(kind, version):
-                self._in_worker(lambda: self._make_topic(kind, version), lambda made: self._topic_made(kind, version, made))
+                self._in_worker(lambda: self.versions.make(kind, version), lambda made: self._topic_made(kind, version, made))
             case ev.CloseTopic(kind, version):
-                self._close_topic(kind, version)
+                self.versions.leave(kind, version)
+                self.bodies.drop(self.versions.name(kind, version))
             case ev.WriteSeal(seal):
                 self._fence()
                 value = seals.encode(seal)
                 topic = self.topics.trajectories(seal.version)
                 self.writer.post(topic, value, key=seal_key(seal.version), headers=headers_of.of_seal(seal, value))
             case ev.ReadPast(beat):
-                self._in_worker(self._ends, lambda ends: self._start_read_past(beat, ends))
+                self._in_worker(self.versions.ends, lambda ends: self._start_read_past(beat, ends))
             case ev.AnswerRefit(number, version, groups, worlds):
                 self._fence()
                 self._reply(
@@ -330,7 +313,8 @@ class Shell:
             case ev.AnswerStop(reason, finished):
                 self._reply({"do": "stop", "reason": reason, "finished": finished})
             case ev.ValidationDone():
-                self._on_validation(command)
+                figures = validation_metrics(command.rewards, command.lengths, command.missing)
+                self.news.append({"version": command.version, "metrics": figures})
             case ev.Note(text, level):
                 log.log({"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[level], "%s", text)
             case _:
@@ -373,21 +357,6 @@ class Shell:
             }
         )
 
-    def _on_validation(self, done: ev.ValidationDone) -> None:
-        n = max(1, len(done.rewards))
-        self.news.append(
-            {
-                "version": done.version,
-                "metrics": {
-                    "validation/accuracy": sum(r >= 1.0 for r in done.rewards.values()) / n,
-                    "validation/reward": sum(done.rewards.values()) / n,
-                    "validation/avg_length": sum(done.lengths.values()) / n,
-                    "validation/samples": float(len(done.rewards)),
-                    "validation/missing": float(done.missing),
-                },
-            }
-        )
-
     # --- topics -------------------------------------------------------------------------------------------------------------
 
     def _in_worker(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
@@ -399,55 +368,19 @@ class Shell:
 
         self.worker.submit(work).add_done_callback(done)
 
-    def _make_topic(self, kind: Kind, version: int) -> str:
-        spec = version_spec(self.config.id, "trajectories" if kind == "rollout" else "validation", version, self.config.kafka)
-        deadline = Deadline(self.config.kafka.timeout_s)
-        try:
-            return admin.create_topics(self.client, [spec], deadline)[spec.name]
-        except TopicExists:
-            if self.claimed.state is None:
-                raise
-        # An earlier incarnation made it; whoever had announced it announced its id, and records of this run are welcome.
-        topic_id = admin.create_topics(self.client, [spec], deadline, adopt_existing=True)[spec.name]
-        known = self.claimed.state.window.get(version) if kind == "rollout" else None
-        if known is not None and known != topic_id:
-            raise BrokerError(f"topic {spec.name} was deleted and made again: its id is {topic_id}, announced was {known}")
-        return topic_id
-
     def _topic_made(self, kind: Kind, version: int, topic_id: str) -> None:
-        topic = self._topic(kind, version)
-        self.reader.assign([((topic, p), 0) for p in range(self.config.kafka.partitions)])
+        self.versions.read(kind, version)
         self._do_event(ev.TopicReady(kind, version, topic_id))
 
     def _adopt_topics(self) -> None:
         """Read the version topics that earlier incarnations left, from the version on that is trained next."""
-        if self.claimed.state is None:
-            return
-        deadline = Deadline(self.config.kafka.timeout_s)
-        names = admin.topics_of_run(self.client, self.config.id, deadline)
-        versions = [n.version for n in map(parse_topic, names) if n and n.kind == "trajectories" and n.version is not None]
-        if self.intake is None and self.claimed.state.dataset is not None:
+        if self.claimed.state is not None and self.claimed.state.dataset is not None:
             self.intake = self._make_intake(self.claimed.state)
-        for version in sorted(v for v in versions if v >= self.core.v):
+        for version in self.versions.left_by_others(self.core.v):
             self.core.topics_asked.add(("rollout", version))
-            self._topic_made("rollout", version, self._make_topic("rollout", version))
-
-    def _close_topic(self, kind: Kind, version: int) -> None:
-        topic = self._topic(kind, version)
-        self.reader.unassign([(topic, p) for p in range(self.config.kafka.partitions)])
-        self.bodies.drop(topic)
-        if self.intake is not None:
-            self.intake.forget(topic)
-
-    def _topic(self, kind: Kind, version: int) -> str:
-        return self.topics.trajectories(version) if kind == "rollout" else self.topics.validation(version)
+            self._topic_made("rollout", version, self.versions.make("rollout", version))
 
     # --- reading past a beat --------------------------------------------------------------------------------------------------
-
-    def _ends(self) -> dict[Partition, int]:
-        partitions = [p for p in self.reader.positions() if p[0] != self.topics.status]
-        bounds = admin.log_bounds(self.client, partitions, Deadline(self.config.kafka.timeout_s))
-        return {partition: found.end for partition, found in bounds.items()}
 
     def _start_read_past(self, beat: int, ends: dict[Partition, int]) -> None:
         self.read_past = (beat, ends)

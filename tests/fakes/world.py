@@ -131,12 +131,19 @@ class SimProducer:
         self.version = -1
         self.tokens = 0
         self.frozen = False
+        """The whole process stands still."""
+        self.hung = False
+        """The engine stands still; the process and its heartbeats go on."""
         self.gone: pe.Exit | None = None
         self.killed = False
 
     @property
     def alive(self) -> bool:
         return self.gone is None and not self.killed
+
+    @property
+    def healthy(self) -> bool:
+        return self.alive and not self.frozen and not self.hung
 
     @property
     def receiving(self) -> TransferOffer | None:
@@ -160,7 +167,7 @@ class SimProducer:
         if self.local:
             self.on(self.local.popleft())
             return True
-        if self.paused or not self.rollouts:
+        if self.paused or self.hung or not self.rollouts:
             return False
         key = list(self.rollouts)[which % len(self.rollouts)]
         rollout = self.rollouts[key]
@@ -184,7 +191,7 @@ class SimProducer:
 
     def engine(self) -> bool:
         """The engine is done with what it was asked for, if it can be."""
-        if not self.alive or self.operation is None:
+        if not self.alive or self.hung or self.operation is None:
             return False
         operation = self.operation
         if isinstance(operation, pe.Pause):
@@ -595,6 +602,7 @@ class World:
         kind = "validation" if request.kind == "validation" else "rollout"
         age = 0 if kind == "validation" else self.settings.max_age
         assert all(request.T - age <= v <= request.T for v in versions), (request, versions)
+        assert self.settings.mode == "keep" or len(set(versions)) <= 1, (request, versions)
         if kind == "rollout":
             row = row_of(self.plan.seed, self.dataset.rows, self.settings.slots, request.T, request.slot, request.draw)
             assert request.row == row
@@ -647,8 +655,8 @@ class World:
         return any(learner.prefix(index) == prefix for index in range(len(learner.listening.groups)))
 
     def receiver(self, name: str, prefix: str) -> SimProducer | None:
-        for producer in self.live():
-            offer = producer.receiving
+        for producer in self.producers:
+            offer = producer.receiving if producer.healthy else None
             if producer.name == name and offer is not None and offer.prefix == prefix:
                 return producer
         return None
@@ -723,7 +731,7 @@ class World:
                 return done
             if self.learner.over:  # stopped: somebody starts it again
                 self.kill_learner()
-            if not self.live():
+            if not any(p.healthy for p in self.producers):
                 self.join()
             self.fair_round()
         raise AssertionError(f"not finished after {rounds} rounds:\n" + "\n".join(self.story()))
@@ -738,5 +746,5 @@ class World:
                 yield f"{slots.kind} {slot.next_key} {slot.state.value} {slot.holders} {list(slot.story)[-6:]}"
         for p in self.producers:
             known = core.roster.producers.get(p.name)
-            yield f"{p.name} alive={p.alive} frozen={p.frozen} gone={p.gone} {p.core.freeze} {p.core.engine} held={p.version}"
+            yield f"{p.name} alive={p.alive} frozen={p.frozen} hung={p.hung} gone={p.gone} {p.core.freeze} {p.core.engine} held={p.version}"
             yield f"    work={ {k: w.running for k, w in p.core.work.items()} } roster={known}"

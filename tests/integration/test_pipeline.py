@@ -21,9 +21,10 @@ from tests.support import eventually
 
 pytestmark = pytest.mark.timeout(600)
 
-SMALL = ("grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=4", "logger.tensorboard=false")
+SMALL = ("grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=4", "learner.train_micro_batch_size=4",
+         "logger.tensorboard=false")  # fmt: skip
 SCRIPTED = (*SMALL, "producer.engine=scripted", "grpo.max_num_steps=4", "data.validation=null", "grpo.val_period=0",
-            "grpo.val_at_start=false", "grpo.val_at_end=false", "learner.train_micro_batch_size=4")  # fmt: skip
+            "grpo.val_at_start=false", "grpo.val_at_end=false")  # fmt: skip
 
 
 def new_id() -> str:
@@ -174,7 +175,7 @@ def test_an_interrupt_ends_the_run_in_order(broker: Broker, tmp_path: Path) -> N
 def test_a_broker_that_dies_ends_the_run_with_its_name(own_broker: Callable[..., LocalBroker], tmp_path: Path) -> None:
     local, run_id, runs = own_broker(), new_id(), tmp_path / "runs"
     bootstrap = local.start(Deadline(90))
-    process = start_run(bootstrap, run_id, runs, *SCRIPTED, *LONG, "kafka.timeout_s=10")
+    process = start_run(bootstrap, run_id, runs, *SCRIPTED, *LONG, "kafka.outage_timeout_s=5", "kafka.timeout_s=5")
     with ended_on_failure(process):
         eventually(first_step(run_id, runs), Deadline(120), "the first step")
         local.kill()

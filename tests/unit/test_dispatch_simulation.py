@@ -39,9 +39,15 @@ def freeze(world: World, which: int) -> None:
         live[which % len(live)].frozen = True
 
 
+def hang(world: World, which: int) -> None:
+    live = world.live()
+    if live:
+        live[which % len(live)].hung = True
+
+
 def thaw(world: World, which: int) -> None:
     for producer in world.producers:
-        producer.frozen = False
+        producer.frozen = producer.hung = False
 
 
 def join(world: World, which: int) -> None:
@@ -84,6 +90,7 @@ MOVES: list[tuple[int, Move]] = [
     (5, fair),
     (1, kill),
     (2, freeze),
+    (1, hang),
     (2, thaw),
     (2, join),
     (1, with_producer(leave)),
@@ -114,7 +121,7 @@ scripts = st.binary(max_size=400)
 
 def bound(world: World) -> int:
     """Rounds that suffice: some to settle what the faults left (leases, deadlines, validations), and some a version."""
-    return 150 + 40 * world.settings.steps
+    return 60 + 8 * world.settings.steps
 
 
 def act(world: World, script: bytes) -> None:

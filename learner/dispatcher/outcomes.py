@@ -1,0 +1,62 @@
+"""What a trained step leaves in Kafka: a record of `metrics`, and the offsets of the group `<run>.learner`.
+
+The offsets only show people and Kafka's own tools how far training is; a failed commit is a warning and training goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from broker_config.clients import make_consumer
+from broker_config.kafka_errors import broker_error
+from broker_config.topics import Topics
+from broker_config.writer import LogWriter
+from learner.dispatcher.claim import Claimed
+from learner.run import LearnerRun
+from schemas.metrics import StepMetrics
+
+log = logging.getLogger(__name__)
+
+
+def write_metrics(writer: LogWriter, run: LearnerRun, claimed: Claimed, outcome: Mapping[str, Any]) -> None:
+    """`outcome`: rank 0's account of the step."""
+    step = outcome["step"]
+    record = StepMetrics(
+        uuid=claimed.uuid,
+        incarnation=claimed.incarnation,
+        step=step,
+        seal_offset=outcome["seal_offset"],
+        config_digest=run.config_digest,
+        state_digest=outcome["state_digest"],
+        weights_digest=outcome["weights_digest"],
+        metrics=outcome["metrics"],
+    )
+    writer.post(Topics(run.id).metrics, record.to_bytes(), key=f"v{step:08d}")
+
+
+def commit_offsets(run: LearnerRun, bootstrap: str, step: int, offsets: Mapping[int, int]) -> None:
+    """Commit the next offset of each partition of the step's topic; blocks for up to a few seconds."""
+    topic = Topics(run.id).trajectories(step)
+    consumer = make_consumer(run.kafka, bootstrap, f"{run.id}.commit", f"{run.id}.learner")
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, p, offset) for p, offset in offsets.items()], asynchronous=False)
+    except KafkaException as error:
+        log.warning("offsets of %s are not committed, training goes on: %s", topic, broker_error("committing", error))
+    finally:
+        consumer.close()
+
+
+def validation_metrics(rewards: Mapping[int, float], lengths: Mapping[int, int], missing: int) -> dict[str, float]:
+    """Figures of one validation. A reward of 1 or more counts as right."""
+    n = max(1, len(rewards))
+    return {
+        "validation/accuracy": sum(reward >= 1.0 for reward in rewards.values()) / n,
+        "validation/reward": sum(rewards.values()) / n,
+        "validation/avg_length": sum(lengths.values()) / n,
+        "validation/samples": float(len(rewards)),
+        "validation/missing": float(missing),
+    }
