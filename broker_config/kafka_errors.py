@@ -39,6 +39,22 @@ _ADVICE = {
 PASSING = frozenset({"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_WAIT_COORD", "_RESOLVE"})
 
 
+# What a broker answers for a moment around its restart, or when it was fenced; the same call works a little later.
+MOMENTARY = PASSING | {
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "NOT_CONTROLLER",
+    "REQUEST_TIMED_OUT",
+    "BROKER_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION",
+    "FENCED_LEADER_EPOCH",
+    "UNKNOWN_LEADER_EPOCH",
+    "_NOENT",
+}
+
+
 def kafka_error(exception: KafkaException) -> KafkaError:
     """The error inside an exception of confluent-kafka."""
     error = exception.args[0]

@@ -29,8 +29,9 @@ def server_properties(data: Path, port: int, controller_port: int, extra: Mappin
         # A mistyped name is an error, not a topic.
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
-        # After a kill the former session must run out before the broker serves again: 9 s by default.
-        "broker.session.timeout.ms": "2000",
+        # After a kill the former session must run out before the broker serves again: 9 s by default. Much shorter ones fence a
+        # healthy broker whose process gets no processor for a while: training takes all of them.
+        "broker.session.timeout.ms": "6000",
         "broker.heartbeat.interval.ms": "500",
         # What tools show of a finished run stays for a year.
         "offsets.retention.minutes": "525600",

@@ -15,13 +15,17 @@ from schemas.errors import BrokerError, ConfigError, Problem
 
 
 def check_topics(kafka: KafkaConfig, bootstrap: str, run_id: str, deadline: Deadline) -> None:
-    """Make a topic as the run's version topics are, read back what was applied, delete it.
+    """Make a topic as a new run's version topics are, read back what was applied, delete it.
 
     Raises:
-        ConfigError: the broker refuses, or applied other settings, a smaller message size for example.
+        ConfigError: the run id is taken; the broker refuses, or applied other settings, a smaller message size for example.
         DeadlineExceeded: no answer in time.
     """
     client = make_admin(kafka, bootstrap, f"{run_id}.trial")
+    taken = admin.topics_of_run(client, run_id, deadline)
+    if taken:
+        fix = "give another run.id, or go on with the run by --resume"
+        raise ConfigError([Problem("run.id", run_id, f"a run of this id has topics at {bootstrap} ({taken[0]}, ...)", fix)])
     name = f"{Topics(run_id).prefix}trial"
     spec = TopicSpec(name, kafka.partitions, kafka.replication_factor, topic_config(kafka))
     try:

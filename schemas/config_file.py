@@ -11,10 +11,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 
 from schemas.config import AGREED_SECTIONS, LOCAL_KEYS, SECTIONS, Section
 from schemas.errors import ConfigError, Problem
@@ -35,7 +36,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Raw:
         raise ConfigError([Problem(str(file), None, "no such file", "give the path of a run's YAML file")]) from None
     except IsADirectoryError:
         raise ConfigError([Problem(str(file), None, "is a folder", "give the path of a run's YAML file")]) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes that are no text, a date such as 2001-99-99
         raise ConfigError([Problem(str(file), None, f"not readable as YAML ({error})", "mend the file")]) from None
     if raw is None:
         raw = {}
@@ -70,7 +71,7 @@ def apply_overrides(raw: Raw, overrides: Sequence[str]) -> None:
         else:
             try:
                 node[leaf] = yaml.safe_load(value)
-            except yaml.YAMLError:
+            except (yaml.YAMLError, ValueError):
                 problems.append(Problem(key, value, "the value is not YAML", "quote it, for example 'key=\"[text\"'"))
     if problems:
         raise ConfigError(problems)
@@ -102,21 +103,27 @@ def _problem(section: str, model: type[Section], item: Any) -> Problem:
     key = ".".join([section, *loc])
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
-        return Problem(key, None, "unknown key", _nearest(loc[-1], _names(model, loc[:-1])))
+        return Problem(key, None, "unknown key", _nearest(loc[-1], _fields(model, loc[:-1])))
     if kind == "missing":
         return Problem(key, None, "required", f"add it to section {section}")
-    shown = value if isinstance(value, str | int | float | bool) else None
+    shown = value if isinstance(value, str | int | float | bool) and not _is_secret(model, loc) else None
     return Problem(key, shown, item["msg"].removeprefix("Value error, "), "give a value in the allowed range")
 
 
-def _names(model: type[BaseModel], path: Sequence[str]) -> Iterable[str]:
+def _fields(model: type[BaseModel], path: Sequence[str]) -> dict[str, FieldInfo]:
+    """Fields of the model that stands at `path` in `model`; none where no model stands."""
     for part in path:
         field = model.model_fields.get(part)
         inner = field.annotation if field else None
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
+            return {}
         model = inner
     return model.model_fields
+
+
+def _is_secret(model: type[BaseModel], loc: Sequence[str]) -> bool:
+    field = _fields(model, loc[:-1]).get(loc[-1]) if loc else None
+    return field is not None and SecretStr in (field.annotation, *get_args(field.annotation))
 
 
 def _nearest(word: str, names: Iterable[str]) -> str:

@@ -37,9 +37,12 @@ def model_folder(path: str) -> Path:
 
 
 def model_config(folder: Path) -> dict[str, Any]:
-    """config.json as a mapping."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return config
+    """config.json as a mapping.
+
+    Raises:
+        ConfigError: the file holds something else.
+    """
+    return _mapping(folder / "config.json")
 
 
 def model_digest(folder: Path) -> str:
@@ -53,9 +56,18 @@ def tokenizer_digest(folder: Path) -> str:
     parts = [(folder / name).read_bytes() for name in _TOKENIZER_FILES if (folder / name).is_file()]
     config_file = folder / "tokenizer_config.json"
     if config_file.is_file():
-        config = json.loads(config_file.read_text(encoding="utf-8"))
-        parts.append(json.dumps(config.get("chat_template"), sort_keys=True).encode())
+        parts.append(json.dumps(_mapping(config_file).get("chat_template"), sort_keys=True).encode())
     return _sha(b"\0".join(parts))
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # not JSON, or not even text
+        raise ConfigError([Problem("model.path", str(path), f"not JSON ({error})", "download the checkpoint again")]) from error
+    if not isinstance(found, dict):
+        raise ConfigError([Problem("model.path", str(path), "holds no JSON object", "download the checkpoint again")])
+    return found
 
 
 def _sha(data: bytes) -> str:

@@ -9,16 +9,17 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from broker_config import admin
 from broker_config.admin import TopicExists
 from broker_config.clients import make_consumer
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import data_of
+from broker_config.kafka_errors import MOMENTARY, broker_error, data_of, explain, kafka_error
 from broker_config.topics import Topics, specs_for_run
 from broker_config.writer import LogWriter
 from schemas import control
@@ -28,6 +29,9 @@ from schemas.errors import ConfigError, Problem, RecordRefused, RunStopped
 from schemas.identity import new_uuid
 
 log = logging.getLogger(__name__)
+
+ASK_S = 10.0  # one question to the broker; asked again while an outage lasts
+RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,10 @@ class ControlLog:
     def read_to_end(self) -> None:
         """
         Raises:
-            DeadlineExceeded: the broker did not answer in `kafka.timeout_s`.
+            DeadlineExceeded: the broker did not answer in `kafka.outage_timeout_s`; BrokerError: it refuses.
         """
-        deadline = Deadline(self._kafka.timeout_s)
-        _, end = self._consumer.get_watermark_offsets(self._at, timeout=deadline.remaining())
+        deadline = Deadline(self._kafka.outage_timeout_s)
+        end = self._end(deadline)
         while self.position < end:
             message = data_of(self._consumer.poll(min(0.5, deadline.remaining())))
             if message is None:
@@ -69,6 +73,19 @@ class ControlLog:
                 continue
             self.position = int(message.offset() or 0) + 1
             self._fold(int(message.offset() or 0), message.value() or b"")
+
+    def _end(self, deadline: Deadline) -> int:
+        """Where `control` ends now; an outage of the broker is waited out."""
+        while True:
+            try:
+                _, end = self._consumer.get_watermark_offsets(self._at, timeout=min(ASK_S, max(0.1, deadline.remaining())))
+                return int(end)
+            except KafkaException as error:
+                if kafka_error(error).name() not in MOMENTARY:
+                    raise broker_error("asking where control ends", error) from error
+                deadline.check(f"the broker to say where control ends (kafka.outage_timeout_s): {broker_error('asking', error)}")
+                log.warning("asking where control ends: %s; trying again", explain(kafka_error(error)))
+                time.sleep(min(RETRY_S, deadline.remaining()))
 
     def _fold(self, offset: int, value: bytes) -> None:
         try:

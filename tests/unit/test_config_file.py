@@ -1,0 +1,202 @@
+"""Reading a run's YAML file."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.config import AGREED_SECTIONS, LOCAL_KEYS, SHARED_SECTIONS, GrpoConfig, KafkaConfig, RunConfig, Section
+from schemas.config_file import agreed, apply_overrides, digest, flatten, load, parse, read
+from schemas.errors import ConfigError, Problem
+
+MODELS: dict[str, type[Section]] = {"run": RunConfig, "grpo": GrpoConfig, "kafka": KafkaConfig}
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "run.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def problems(raw: dict[Any, Any]) -> dict[str, Problem]:
+    return {problem.key: problem for problem in parse(raw, MODELS)[1]}
+
+
+def test_a_file_is_read_with_defaults_and_overrides(tmp_path: Path) -> None:
+    file = write(tmp_path, "run: {name: tiny}\ngrpo: {max_num_steps: 5}\n")
+    found = load(file, MODELS, ["grpo.max_num_steps=7", "kafka.compression=zstd", "run.id=null"])
+    assert found["run"] == RunConfig(name="tiny")
+    assert (found["grpo"].max_num_steps, found["grpo"].num_prompts_per_step) == (7, 16)
+    assert found["kafka"].compression == "zstd"
+
+
+def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
+    assert load(write(tmp_path, "# nothing\n"), MODELS)["grpo"] == GrpoConfig()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("a: [", "not readable as YAML"),
+        ("[1, 2]", "not a mapping"),
+        ("text", "not a mapping"),
+        ("a: !!python/name:os.x", "not read"),
+        ("a: 2001-99-99", "not read"),
+    ],
+)
+def test_a_file_of_another_form_is_one_clear_error(tmp_path: Path, text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as error:
+        read(write(tmp_path, text))
+    assert "run.yaml" in str(error.value)
+
+
+def test_a_missing_file_a_folder_and_bytes_are_clear_errors(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such file"):
+        read(tmp_path / "none.yaml")
+    with pytest.raises(ConfigError, match="is a folder"):
+        read(tmp_path)
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not readable"):
+        read(tmp_path / "bytes.yaml")
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    found = problems({"grpo": {"max_num_step": 3}})["grpo.max_num_step"]
+    assert (found.why, found.fix) == ("unknown key", "did you mean max_num_steps?")
+
+
+def test_an_unknown_key_of_a_section_inside_names_the_nearest() -> None:
+    assert problems({"kafka": {"security": {"pasword": "env:X"}}})["kafka.security.pasword"].fix == "did you mean password?"
+
+
+def test_an_unknown_section_names_the_nearest_also_when_it_is_not_text() -> None:
+    assert problems({"gpro": {}})["gpro"].fix == "did you mean grpo?"
+    assert problems({7: {}, True: 1}).keys() == {"7", "True"}
+
+
+def test_a_section_of_another_part_is_not_read_but_known() -> None:
+    assert problems({"learner": {"whatever": 1}}) == {}
+
+
+def test_all_problems_are_shown_at_once() -> None:
+    found = problems(
+        {
+            "run": {"name": "Not Allowed", "seed": -1},
+            "grpo": {"num_prompts_per_step": 0, "max_trajectory_age_steps": 99, "val_timeout": 3},
+            "kafka": 7,
+            "nonsense": {},
+        }
+    )
+    assert found.keys() == {
+        "run.name",
+        "run.seed",
+        "grpo.num_prompts_per_step",
+        "grpo.max_trajectory_age_steps",
+        "grpo.val_timeout",
+        "kafka",
+        "nonsense",
+    }
+    assert found["grpo.num_prompts_per_step"].value == 0
+    assert str(found["run.seed"]) == "run.seed=-1: Input should be greater than or equal to 0; give a value in the allowed range"
+
+
+def test_rules_inside_a_section_are_told_without_the_libraries_words() -> None:
+    found = problems({"kafka": {"replication_factor": 3}})["kafka"]
+    assert found.why == "replication_factor > 1 with min_insync_replicas 1 can lose acknowledged records; use 2"
+
+
+def test_a_secret_may_stand_only_as_a_reference() -> None:
+    found = problems({"kafka": {"security": {"password": "hunter2"}}})
+    assert "env:NAME" in found["kafka.security"].why
+    assert "hunter2" not in str(found["kafka.security"])
+    assert problems({"kafka": {"security": {"password": "env:PASSWORD"}}}) == {}
+
+
+def test_a_secret_of_the_wrong_type_is_not_shown() -> None:
+    found = problems({"kafka": {"security": {"password": 12345, "username": 12345}}})
+    assert "12345" not in str(found["kafka.security.password"])
+    assert "12345" in str(found["kafka.security.username"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a.b=1", {"a": {"b": 1}}),
+        ("a.b=1.5", {"a": {"b": 1.5}}),
+        ("a.b=null", {"a": {"b": None}}),
+        ("a.b=text", {"a": {"b": "text"}}),
+        ("a.b=", {"a": {"b": None}}),
+        ("a.b=x=y", {"a": {"b": "x=y"}}),
+        ("a.b=[1, 2]", {"a": {"b": [1, 2]}}),
+        ("a.b.c=1", {"a": {"b": {"c": 1}}}),
+        ("a={b: 2}", {"a": {"b": 2}}),
+    ],
+)
+def test_overrides_are_yaml(text: str, expected: dict[str, Any]) -> None:
+    raw: dict[str, Any] = {"a": None}
+    apply_overrides(raw, [text])
+    assert raw == expected
+
+
+def test_wrong_overrides_are_shown_all_at_once_and_the_others_hold() -> None:
+    raw: dict[str, Any] = {"a": {"b": 1}}
+    with pytest.raises(ConfigError) as error:
+        apply_overrides(raw, ["--fast", "=1", "a.b.c=1", "a.d=[1", "a.f=2001-99-99", "a.e=2"])
+    assert [p.key for p in error.value.problems] == ["--fast", "=1", "a.b.c", "a.d", "a.f"]
+    assert raw == {"a": {"b": 1, "e": 2}}
+
+
+@given(st.text(), st.text(max_size=20))
+def test_any_override_is_applied_or_a_config_error(key: str, value: str) -> None:
+    with contextlib.suppress(ConfigError):
+        apply_overrides({}, [f"{key}={value}"])
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+values = st.recursive(
+    scalars, lambda i: st.lists(i, max_size=3) | st.dictionaries(st.text(max_size=6) | st.integers(), i, max_size=3)
+)
+
+
+@given(st.dictionaries(st.sampled_from([*MODELS, "gpro"]) | st.integers(), values, max_size=3))
+def test_any_file_is_parsed_or_told_what_is_wrong(raw: dict[Any, Any]) -> None:
+    parsed, found = parse(raw, MODELS)
+    assert parsed.keys() == MODELS.keys() or found
+    assert all(str(problem) for problem in found)
+
+
+def test_flatten_names_leaves_by_their_path() -> None:
+    assert flatten({"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": None}) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "f": None}
+
+
+def sections(**changes: Any) -> dict[str, Section]:
+    raw: dict[str, Any] = {"model": {"path": "m"}, "data": {"train": "d"}}
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        raw.setdefault(section, {})[name] = value
+    return {name: model(**raw.get(name, {})) for name, model in SHARED_SECTIONS.items()}
+
+
+def test_agreed_keys_are_what_is_sampled_and_not_where_or_how_long() -> None:
+    flat = agreed(sections())
+    assert {key.split(".")[0] for key in flat} <= set(AGREED_SECTIONS)
+    assert flat["generation.temperature"] == 1.0
+    assert not LOCAL_KEYS & flat.keys()
+    assert agreed(sections(model__path="elsewhere", grpo__max_num_steps=7, refit__host="10.0.0.1")) == flat
+    assert agreed(sections(generation__temperature=0.5)) != flat
+
+
+def test_every_local_key_is_a_key() -> None:
+    flat = flatten({name: section.model_dump() for name, section in sections().items()})
+    assert flat.keys() >= LOCAL_KEYS
+
+
+def test_a_digest_is_of_the_contents_and_not_of_their_order() -> None:
+    assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+    assert len(digest({})) == 16
