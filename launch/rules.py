@@ -268,7 +268,10 @@ def loggers_are_installed(c: Context) -> Iterator[Problem]:
 
 
 def data_is_usable(c: Context) -> Iterator[Problem]:
-    yield from check_data(c.file.data, c.file.environment)
+    model = c.file.model
+    tokenizer = Path(model.tokenizer or model.path) / "tokenizer.json"
+    found = tokenizer if tokenizer.is_file() else None
+    yield from check_data(c.file.data, c.file.environment, found, model.max_total_sequence_length - 1)
 
 
 def checkpoints_within_run(c: Context) -> Iterator[Problem]:

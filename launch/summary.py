@@ -85,7 +85,8 @@ def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool)
         lines.append(
             f"  {weir} broker start; {console} --topic {topics}.trajectories.v{version:08d} --from-beginning --timeout-ms 5000 \\"
         )
-        lines.append("      --formatter-property print.key=true --formatter-property print.headers=true --formatter-property print.value=false")
+        options = " ".join(f"--formatter-property print.{name}" for name in ("key=true", "headers=true", "value=false"))
+        lines.append(f"      {options}")
     else:
         lines.append(f"  {weir} show control status --run {run}")
     if tensorboard and came.steps:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -103,8 +104,7 @@ class Dataset:
             return
         count = len(self.tokens(text, messages is not None))
         if count > max_prompt_tokens:
-            fix = "raise model.max_total_sequence_length, or remove the row"
-            raise BadRow(f"a prompt of {count} tokens, at most {max_prompt_tokens} leave room for an answer", fix)
+            raise too_long(count, max_prompt_tokens)
 
 
 def open_dataset(
@@ -126,8 +126,16 @@ def open_dataset(
     return dataset
 
 
-def check_data(data: DataConfig, environment: EnvironmentConfig) -> list[Problem]:
-    """What is wrong with the data and the environment, as far as it shows without a tokenizer and without the network."""
+def check_data(
+    data: DataConfig, environment: EnvironmentConfig, tokenizer_file: Path | None = None, max_prompt_tokens: int = 0
+) -> list[Problem]:
+    """What is wrong with the data and the environment, as far as it shows without transformers and without the network.
+
+    Args:
+        tokenizer_file: a `tokenizer.json`; with it prompts that are too long are found (of chats the contents alone are counted,
+            so the opening of the data set may find one more).
+    """
+    check = _length_check(tokenizer_file, max_prompt_tokens) if tokenizer_file is not None else None
     try:
         resolved = resolve(environment)
     except ConfigError as error:
@@ -142,8 +150,36 @@ def check_data(data: DataConfig, environment: EnvironmentConfig) -> list[Problem
         except ConfigError as error:
             problems += error.problems
         else:
-            problems += _row_problems(rows, layout)
+            wrong = _row_problems(rows, layout)
+            if check is not None and not wrong:
+                wrong = _row_problems(rows, layout, _TOKENISED_AT_START, check)
+            problems += wrong
     return problems
+
+
+def _length_check(tokenizer_file: Path, max_prompt_tokens: int) -> _Check:
+    @lru_cache(maxsize=1)
+    def tokenizer() -> Any:
+        """Loaded for the first text that is long enough to matter."""
+        from tokenizers import Tokenizer as FastTokenizer
+
+        return FastTokenizer.from_file(str(tokenizer_file))
+
+    def check(fields: Fields) -> None:
+        plain = isinstance(fields.prompt, str)
+        texts = [fields.prompt] if isinstance(fields.prompt, str) else [str(m["content"]) for m in fields.prompt]
+        if sum(len(text.encode()) for text in texts) + _SPECIAL_TOKENS <= max_prompt_tokens:
+            return
+        count = sum(len(tokenizer().encode(text, add_special_tokens=plain).ids) for text in texts)
+        if count > max_prompt_tokens:
+            raise too_long(count, max_prompt_tokens)
+
+    return check
+
+
+def too_long(count: int, max_prompt_tokens: int) -> BadRow:
+    fix = "raise model.max_total_sequence_length, or remove the row"
+    return BadRow(f"a prompt of {count} tokens, at most {max_prompt_tokens} leave room for an answer", fix)
 
 
 def _source(data: DataConfig, split: Split) -> str:

@@ -226,7 +226,7 @@ def write() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     for name, golden in GOLDEN.items():
         path_of(name).write_bytes(golden.value)
-        print(path_of(name))
+        print(path_of(name).name)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What lies in a log today must be readable tomorrow: every record's bytes are the golden ones, and read back as the same record."""
+"""What lies in a log today must be readable tomorrow: every record's bytes are the golden ones and read as that record."""
 
 from __future__ import annotations
 

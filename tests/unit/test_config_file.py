@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.config import AGREED_SECTIONS, LOCAL_KEYS, SHARED_SECTIONS, GrpoConfig, KafkaConfig, RunConfig, Section
@@ -151,6 +151,7 @@ def test_wrong_overrides_are_shown_all_at_once_and_the_others_hold() -> None:
     assert raw == {"a": {"b": 1, "e": 2}}
 
 
+@settings(deadline=None)
 @given(st.text(), st.text(max_size=20))
 def test_any_override_is_applied_or_a_config_error(key: str, value: str) -> None:
     with contextlib.suppress(ConfigError):
@@ -163,6 +164,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from([*MODELS, "gpro"]) | st.integers(), values, max_size=3))
 def test_any_file_is_parsed_or_told_what_is_wrong(raw: dict[Any, Any]) -> None:
     parsed, found = parse(raw, MODELS)

@@ -6,7 +6,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import control
@@ -72,12 +72,14 @@ def test_another_form_is_refused(change: dict[str, object], reason: str) -> None
     assert refused.value.reason == reason
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_refused_that_are_no_record(value: bytes) -> None:
     with pytest.raises(RecordRefused):
         control.decode(value)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_record_is_a_record_or_refused(data: st.DataObject) -> None:
     value = bytearray(full_state().to_bytes())

@@ -244,3 +244,13 @@ def test_the_check_imports_neither_torch_nor_vllm_nor_transformers(tmp_path: Pat
         "bad = {'torch', 'vllm', 'transformers', 'datasets', 'megatron'} & set(sys.modules); assert not bad, bad"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_prompt_that_is_too_long_is_found_without_transformers(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    word_tokenizer().backend_tokenizer.save(str(file))
+    data = DataConfig(train=jsonl(tmp_path / "rows.jsonl", [{"prompt": "1" * 90, "answer": "1"}]))
+    assert check_data(data, EXACT, file, 91) == []  # 90 characters and <s>
+    [problem] = check_data(data, EXACT, file, 90)
+    assert "a prompt of 91 tokens, at most 90" in problem.why
+    assert problem.key.endswith("rows.jsonl:1")

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import group as groups
@@ -56,12 +56,14 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
     )
 
 
+@settings(deadline=None)
 @given(st.lists(trajectories(), max_size=3), st.integers(0, 2**63), st.sampled_from(["rollout", "validation"]))
 def test_a_group_comes_back_as_it_was(members: list[Trajectory], number: int, kind: str) -> None:
     group = make_group(slot=number, kind=kind, trajectories=tuple(members), incarnation=number)
     assert_alike(groups.decode(groups.encode(group)), group)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_group_or_refused(value: bytes) -> None:
     try:
@@ -70,6 +72,7 @@ def test_any_bytes_are_a_group_or_refused(value: bytes) -> None:
         assert refused.reason in ("malformed", "schema", "digest")
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_a_damaged_record_is_a_group_or_refused(data: st.DataObject) -> None:
     value = bytearray(groups.encode(make_group()))

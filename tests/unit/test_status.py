@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import status
@@ -64,6 +64,7 @@ def test_another_form_is_refused(change: dict[str, Any]) -> None:
         status.decode(json.dumps(record).encode())
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=100))
 def test_any_bytes_are_refused_that_are_no_record(value: bytes) -> None:
     for decode in (status.decode, Request.from_bytes, StepMetrics.from_bytes):
@@ -71,6 +72,7 @@ def test_any_bytes_are_refused_that_are_no_record(value: bytes) -> None:
             decode(value)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([*RECORDS, make_request()]), st.data())
 def test_a_damaged_record_is_a_record_or_refused(record: JsonRecord, data: st.DataObject) -> None:
     value = bytearray(record.to_bytes())
@@ -88,6 +90,7 @@ json_values = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(RECORDS), st.data())
 def test_whatever_stands_in_a_field_it_is_a_record_or_refused(record: JsonRecord, data: st.DataObject) -> None:
     fields = json.loads(record.to_bytes())

@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas import group as groups
@@ -253,6 +253,7 @@ hostile = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(PATHS), hostile)
 def test_whatever_stands_in_a_field_the_group_is_fit_or_refused(path: tuple[str | int, ...], value: Any) -> None:
     def change(record: dict[str, Any]) -> None:
