@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import logging
 import os
+import re
 import sys
 
 from broker_config import locate, logs
@@ -25,7 +26,8 @@ log = logging.getLogger("producer")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m producer", description="One producer of a Weir run.")
     parser.add_argument("--config", required=True, help="the run's YAML file")
-    parser.add_argument("--name", default="producer", help="what people call it; its identity adds a random part at each start")
+    told = "what people call it (a-z, A-Z, 0-9, . _ -); its identity adds a random part at each start"
+    parser.add_argument("--name", default="producer", type=_name, help=told)
     parser.add_argument("overrides", nargs="*", help="key.path=value, replacing values of the file")
     args = parser.parse_args()
     logs.configure()
@@ -40,6 +42,12 @@ def main() -> int:
     except WeirError as error:
         log.error("%s: %s", type(error).__name__, error)
         return 1
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 to 64 characters of a-z, A-Z, 0-9, . _ and -")
+    return text
 
 
 def start(run: ProducerRun, name: str) -> int:

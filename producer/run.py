@@ -115,7 +115,7 @@ def equip(run: ProducerRun) -> Equipment:
     validation = None
     if run.data.validation is not None:
         validation = open_dataset(run.data, environment, tokenizer, split="validation", max_prompt_tokens=room)
-    engine, plan = _engine(run)
+    engine, plan = _engine(run, run.model.model_copy(update={"path": str(folder)}))
     return Equipment(
         engine=engine,
         plan_digest=plan.digest,
@@ -132,13 +132,14 @@ def equip(run: ProducerRun) -> Equipment:
     )
 
 
-def _engine(run: ProducerRun) -> tuple[Engine, WeightPlan]:
+def _engine(run: ProducerRun, model: ModelConfig) -> tuple[Engine, WeightPlan]:
+    """`model`: its path is a local folder, whatever the config names."""
     if run.producer.engine == "scripted":
         from producer.scripted_engine import ScriptedEngine
 
-        scripted = ScriptedEngine(run.model, run.generation, run.producer, run.refit)
+        scripted = ScriptedEngine(model, run.generation, run.producer, run.refit)
         return scripted, scripted.plan
     from producer.vllm_engine import VllmEngine  # imports vllm: many seconds
 
-    engine = VllmEngine(run.model, run.generation, run.producer, run.refit)
+    engine = VllmEngine(model, run.generation, run.producer, run.refit)
     return engine, engine.plan

@@ -127,7 +127,7 @@ class GrpoConfig(Section):
     """Groups that a step consumes, exactly (N)."""
     num_generations_per_prompt: Annotated[int, Field(ge=1, le=4096)] = 16
     """Trajectories a group (G)."""
-    max_num_steps: Annotated[int, Field(ge=1)] = 100
+    max_num_steps: Annotated[int, Field(ge=1, lt=10**8)] = 100
     """Last step of the run, at most."""
     max_num_epochs: Annotated[int, Field(ge=1)] | None = None
     """Passes over the training rows, at most; null: no bound. A remainder below N rows is dropped and counted."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from broker_config.deadline import Deadline
 from broker_config.local_broker import LocalBroker
@@ -18,6 +19,10 @@ from tests.brokers import Broker, any_broker
 
 SESSION_VARIABLE = "WEIR_TEST_SESSION"
 STOP_S = 60.0
+
+# A loaded machine is no failure; how long tests may take is pytest's matter.
+settings.register_profile("weir", deadline=None)
+settings.load_profile("weir")
 
 _broker_kind = pytest.StashKey[str]()
 

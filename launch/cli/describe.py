@@ -104,7 +104,8 @@ def _json_value(record: Record, text: Text | None) -> Any:
 
 def _group_lines(g: TrajectoryGroup, text: Text | None) -> list[str]:
     gist = group_gist(g)
-    versions = f"{g.oldest_version}" if g.oldest_version == g.newest_version else f"{g.oldest_version}-{g.newest_version}"
+    known = sorted({span.version for t in g.trajectories for span in t.spans})
+    versions = "-".join(str(v) for v in dict.fromkeys([known[0], known[-1]])) if known else "-"
     finish = " ".join(f"{name}:{count}" for name, count in sorted(gist["finish"].items()))
     head = f"{g.request}  reward {gist['reward']:.3f} {_brief(gist['rewards'])}  len {_brief(gist['len'])}  {finish}"
     lines = [f"{head}  row {g.row}  versions {versions}  {g.producer}  {g.seconds:.2f} s"]

@@ -237,15 +237,17 @@ class Dispatcher(Issuing):
         self._note(f"version {version} announced: loaded={len(outcome.loaded)} failed={len(outcome.failed)}{gap}")
         self.round = None
         self.progress_beat = self.beat
-        if self.plan.validates(version, self.last):
-            self.validation.due(version, self.dataset)
+        self.validation.due(version, self.last, self.dataset)
 
     def _validate_version(self) -> None:
-        validation = self.validation
-        if validation.version is None:
+        validation, version = self.validation, self.validation.version
+        if version is None:
             return
-        self._make_topic("validation", validation.version)
-        done = validation.judge(self.table.get("validation", validation.version), self.beat)
+        self._make_topic("validation", version)
+        if ("validation", version) in self.topics and self.table.get("validation", version) is None:
+            self.table.open("validation", version, validation.count)
+        self._assign_version("validation", version)
+        done = validation.judge(self.table.get("validation", version), self.beat)
         if done is None:
             return
         slots = self.table.get("validation", done.version)
@@ -307,6 +309,8 @@ class Dispatcher(Issuing):
 
     def _start_round(self, version: int) -> None:
         self.rounds += 1
+        if self.validation.wanted(version, self.last, self.dataset):
+            self._make_topic("validation", version)  # so that its requests go out first, at once when it is announced
         plan = self.plan
         self.round = Round(
             number=self.rounds,

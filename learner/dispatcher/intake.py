@@ -38,7 +38,7 @@ class Intake:
         """What follows from the next record of its partition."""
         self._judged[record.topic, record.partition] = record.offset
         events: list[GroupRead | GroupRefused | SealRead] = []
-        if record.headers.get("kind") == b"seal":
+        if record.headers.get("kind") == b"seal" and kind == "rollout":
             self._seal(record, version)
         else:
             events.append(self._group(record, kind, version))

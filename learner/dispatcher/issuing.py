@@ -62,11 +62,8 @@ class Issuing:
 
     def _on_topic(self, kind: Kind, version: int, topic_id: str) -> None:
         self.topics[kind, version] = topic_id
-        if kind == "rollout":
-            if version >= self.v and self.table.get(kind, version) is None:
-                self.table.open(kind, version)
-        elif version == self.validation.version:
-            self.table.open(kind, version, self.validation.count)
+        if kind == "rollout" and version >= self.v and self.table.get(kind, version) is None:
+            self.table.open(kind, version)
 
     def _on_group(self, event: ev.GroupRead) -> None:
         group = event.group

@@ -21,13 +21,18 @@ class Validation:
         self.opened_beat: int | None = None
         self.done: set[int] = set()
 
-    def due(self, version: int, dataset: DatasetFacts | None) -> None:
-        """Ask for the validation of `version`, unless it has been done or there is nothing to validate with."""
+    def wanted(self, version: int, last: int | None, dataset: DatasetFacts | None) -> int:
+        """Prompts to validate `version` with: 0 if it is not its turn, has been done, or there is nothing to validate with."""
         rows = dataset.validation_rows if dataset else None
-        if not rows or version in self.done:
-            return
-        self.version, self.opened_beat = version, None
-        self.count = min(rows, self.plan.grpo.max_val_samples or rows)
+        if not rows or version in self.done or not self.plan.validates(version, last):
+            return 0
+        return min(rows, self.plan.grpo.max_val_samples or rows)
+
+    def due(self, version: int, last: int | None, dataset: DatasetFacts | None) -> None:
+        """`version` has been announced: validate it, if it is to be."""
+        count = self.wanted(version, last, dataset)
+        if count:
+            self.version, self.count, self.opened_beat = version, count, None
 
     def judge(self, slots: VersionSlots | None, beat: int) -> ValidationDone | None:
         """The result, once all groups that can come are there or the time is over; None before."""

@@ -23,25 +23,6 @@ FAMILIES = ("qwen3", "qwen2", "llama")
 TIED_HEAD = "lm_head.weight"
 
 
-def resolve(path: str) -> Path:
-    """The local folder of a checkpoint; a hub name is fetched once.
-
-    Raises:
-        ConfigError: neither a folder nor a name that the hub knows.
-    """
-    folder = Path(path)
-    if folder.is_dir():
-        return folder
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        why = f"no such folder, and the hub does not give it ({type(error).__name__})"
-        raise ConfigError([Problem("model.path", path, why, "give the folder of a Hugging Face checkpoint")]) from error
-
-
 def load_config(folder: Path) -> Any:
     """transformers' config of the checkpoint, if it is of a kind that converts exactly.
 

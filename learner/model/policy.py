@@ -28,6 +28,7 @@ from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, 
 from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
 from learner.model.logprob import RowSelector, Wanted
 from schemas.config import ModelConfig
+from schemas.model_files import model_folder
 
 LossFunc = Callable[..., Any]
 
@@ -57,7 +58,7 @@ class Policy:
         self._learner, self._loss_fn, self._temperature = learner, loss_fn, temperature
         self._device = parallel.device()
         self._dtype: torch.dtype = getattr(torch, model.dtype)
-        self.folder = hf.resolve(model.path)
+        self.folder = model_folder(model.path)
         self._hf = hf.load_config(self.folder)
         self._config = spec.transformer_config(self._hf, learner, self._dtype)
         self._bare = spec.build(self._hf, self._config).to(self._device)

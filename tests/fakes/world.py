@@ -366,9 +366,7 @@ class SimLearner:
             sha = f"{partition}:{offset}"
             self.on(de.GroupRead(record.group, partition, offset, sha, sha))
         early = self.early.get(version) if kind == "rollout" else None
-        if early is not None and all(
-            self.reader.positions[topic, e.partition] > e.offset for e in early.seal.slots.values()
-        ):
+        if early is not None and all(self.reader.positions[topic, e.partition] > e.offset for e in early.seal.slots.values()):
             self.on(self.early.pop(version))
 
     def beat(self) -> bool:
@@ -453,7 +451,9 @@ class SimLearner:
         if self.version % self.world.settings.save_period == 0:
             self.world.checkpoint = (self.version, self.digest)
         self.answer = None
-        self.on(de.Trained(answer.version, waited=self.beat_number % 2 == 0, weights_digest=self.digest if answer.catch_up else None))
+        self.on(
+            de.Trained(answer.version, waited=self.beat_number % 2 == 0, weights_digest=self.digest if answer.catch_up else None)
+        )
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 

@@ -568,6 +568,7 @@ def test_who_failed_to_load_has_another_round_and_the_others_go_on() -> None:
     driver.refit(failing={"p1": "reset by peer"})
     assert (driver.state.F, driver.state.members["p0"].held, driver.state.members["p1"].held) == (1, 1, 0)
     driver.ask()
+    driver.beats(2, ["p0", "p1"])
     assert driver.core.round is not None and set(driver.core.round.members) == {"p1"}
     driver.refit()
     assert driver.state.members["p1"].held == 1
@@ -581,6 +582,7 @@ def test_who_fails_max_tries_times_is_expelled_and_told_so() -> None:
     driver.train()
     driver.refit(failing={"p1": "first"})
     driver.ask()
+    driver.beats(2, ["p0", "p1"])
     driver.refit(failing={"p1": "second"})
     assert set(driver.state.members) == {"p0"}
     assert driver.state.refused["p1"] == ["refit failed 2 times: second"]
@@ -806,6 +808,7 @@ def test_validation_takes_exactly_its_versions_weights_and_goes_first() -> None:
     assert validation[0].sampling is not None
     assert (validation[0].sampling.n, validation[0].sampling.temperature) == (1, 0.0)
     assert driver.state.validations == {0: "id-validation-0"}
+    assert [r.kind for r in requests(driver.commands)][:2] == ["validation", "validation"]
 
 
 def test_the_next_round_waits_for_the_validation() -> None:
@@ -854,7 +857,7 @@ def test_validation_is_due_by_period_and_done_once() -> None:
             for slot in (0, 1):
                 driver.group(key(version, slot), kind="validation")
         driver.step()
-    driver.join("p1")
+    driver.join("p1", dataset=make_dataset(validation_rows=2))
     driver.ask()
     driver.beats(3, ["p0", "p1"])
     driver.refit()
@@ -928,7 +931,7 @@ def test_sealed_versions_are_trained_again_without_refit_while_producers_work_on
     assert {r.T for r in requests(driver.commands)} == {5, 6}
     driver.ask()
     for version in (3, 4):
-        assert driver.last(ev.AnswerBatch) == ev.AnswerBatch(version, foreign_seal(version), 11 - version, catch_up=True)
+        assert driver.last(ev.AnswerBatch) == ev.AnswerBatch(version, foreign_seal(version), 4 + version, catch_up=True)
         assert driver.core.round is None
         assert driver.state.F == 5
         driver.train()

@@ -40,7 +40,7 @@ def test_headers_of_a_group_start_with_the_gist_and_name_the_bytes() -> None:
 
 def test_headers_of_a_seal() -> None:
     sha = digest_of("x")
-    seal = Seal(UUID, 4, "c", 12, {0: SealedSlot(0, 0, 0, 5, sha, sha), 1: SealedSlot(2, 1, 0, 6, sha, sha)})
+    seal = Seal(UUID, 4, "c", 12, {0: SealedSlot(0, 0, 0, 5, sha, sha), 1: SealedSlot(1, 1, 0, 6, sha, sha)})
     value = seals.encode(seal)
     found = as_mapping(of_seal(seal, value))
     assert list(found) == ["gist", "kind", "schema", "run", "sha256"]

@@ -226,3 +226,11 @@ def test_a_topic_that_is_forgotten_takes_its_seal_along() -> None:
     reading.intake.forget(TOPIC)
     told = [event for slot in range(4) for event in reading.judge(group_record(make_group(slot=slot), slot // 2))]
     assert {type(event) for event in told} == {GroupRead}
+
+
+def test_a_topic_that_is_read_again_from_its_start_is_judged_again_before_its_seal_is_told() -> None:
+    reading = Reading()
+    for slot in range(4):
+        reading.judge(group_record(make_group(slot=slot), slot // 2))
+    reading.intake.forget(TOPIC)
+    assert reading.judge(seal_record(make_seal(), 2)) == []
