@@ -155,11 +155,27 @@ def cuda_type_names(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
             del parameter.type
 
 
-def collect_writes_in_process() -> None:
-    """A synchronous save hands its results over within this process: the manager process that megatron would spawn for them, at
-    the price of seconds of imports, is not needed."""
+def write_in_process() -> None:
+    """A synchronous save writes its files in this process. megatron would spawn a manager for the results (seconds of imports)
+    and fork this process, with all its threads and memory, for each file."""
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
+    writer = filesystem_async.FileSystemWriterAsync
+
+    def write(transforms: list[Any], use_msc: bool, rank: int, buckets: list[Any], results: Any) -> None:
+        """As `write_preloaded_data_multiproc`; puts {bucket: written} or the first error into `results`."""
+        done: queue.Queue[tuple[int, Any]] = queue.Queue()
+        pending: queue.Queue[int] = queue.Queue()
+        for number, bucket in enumerate(buckets):
+            pending.put(number)
+            writer.write_preloaded_data(
+                transforms, local_proc_idx=number, write_bucket=bucket, results_queue=done, count_queue=pending, use_fsync=True
+            )
+        written = dict(done.get_nowait() for _ in buckets)
+        errors = [outcome for outcome in written.values() if isinstance(outcome, Exception)]
+        results.put(errors[0] if errors else written)
+
+    writer.write_preloaded_data_multiproc = staticmethod(write)
     filesystem_async._results_queue = queue.Queue()  # noqa: SLF001
 
 

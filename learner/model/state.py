@@ -33,7 +33,7 @@ def save(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
     if dist.get_rank() == 0:
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
-    cpu_compat.collect_writes_in_process()
+    cpu_compat.write_in_process()
     tree = _tree(model, optimizer, scheduler, loading=False)
     with _quiet():
         dist_checkpointing.save(tree, str(target), content_metadata=dict(_CONTENT))

@@ -218,6 +218,13 @@ class Driver:
         return self.last(ev.PublishState).state
 
 
+def started(*names: str, validation_rows: int | None = None, **sections: Any) -> Driver:
+    """A run whose first round is over: version 0 is announced and given out."""
+    driver = Driver(**sections)
+    driver.start(*names, validation_rows=validation_rows)
+    return driver
+
+
 def of(kind: type[C], commands: Sequence[ev.Command]) -> list[C]:
     return [command for command in commands if isinstance(command, kind)]
 

@@ -1,4 +1,4 @@
-"""A run without Kafka, processes or weights: real cores, coupled by simulated logs whose partitions every reader reads at its pace.
+"""A run without Kafka, processes or weights: real cores, coupled by simulated logs that every reader reads at its own pace.
 
 Order is kept within a partition and nowhere else. Everything that can happen is a method that moves one thing a little; whoever
 drives the world chooses. After every event of a core its invariants are asserted, and the world keeps its own books of what a
@@ -746,5 +746,6 @@ class World:
                 yield f"{slots.kind} {slot.next_key} {slot.state.value} {slot.holders} {list(slot.story)[-6:]}"
         for p in self.producers:
             known = core.roster.producers.get(p.name)
-            yield f"{p.name} alive={p.alive} frozen={p.frozen} hung={p.hung} gone={p.gone} {p.core.freeze} {p.core.engine} held={p.version}"
+            where = f"alive={p.alive} frozen={p.frozen} hung={p.hung} gone={p.gone}"
+            yield f"{p.name} {where} {p.core.freeze} {p.core.engine} held={p.version}"
             yield f"    work={ {k: w.running for k, w in p.core.work.items()} } roster={known}"

@@ -1,0 +1,301 @@
+"""The dispatcher and producers that come, go, differ or fail to load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from learner.dispatcher import events as ev
+from tests.fakes.dispatching import Driver, keys, of, requests, started
+from tests.fakes.records import (
+    in_hand,
+    key,
+    make_dataset,
+    make_heartbeat,
+    make_left,
+    make_operator,
+    make_report,
+)
+
+# --- producers that come and go -------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_is_judged_only_when_all_topics_are_read_past_the_beat() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    commands = driver.beats(5, ["p0"])
+    assert [c.beat for c in of(ev.ReadPast, commands)] == [5]
+    assert "p1" in driver.core.roster.producers
+    commands = driver.on(ev.CaughtUp(5))
+    assert "p1" not in driver.state.members
+    assert {name for name, _ in keys(commands)} == {"p0"}
+    assert driver.core.counters.failures == {"lost": len(keys(commands))}
+
+
+def test_a_group_that_lay_unread_saves_its_slot_from_being_issued_again() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    mine = [r for r in requests(driver.commands) if r.producer == "p1"]
+    driver.beats(5, ["p0"])
+    driver.publish(*mine)
+    assert requests(driver.on(ev.CaughtUp(5))) == []
+
+
+def test_a_heartbeat_that_lay_unread_saves_the_lease() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    driver.beats(5, ["p0"])
+    driver.heartbeat("p1")
+    driver.on(ev.CaughtUp(5))
+    assert set(driver.core.roster.producers) == {"p0", "p1"}
+
+
+def test_without_beats_nobody_is_late() -> None:
+    """A stalled broker or dispatcher makes no beats, whatever the clocks say."""
+    driver = started()
+    driver.on(ev.CaughtUp(0))
+    assert driver.core.roster.producers.keys() == {"p0"}
+
+
+def test_who_leaves_hands_back_at_once_and_it_is_not_counted_as_lost() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    mine = [r for r in requests(driver.commands) if r.producer == "p1"]
+    commands = driver.status(make_left("p1", [in_hand(r.key) for r in mine]))
+    assert keys(commands) == [("p0", str(key(r.T, r.slot, 0, 1))) for r in mine]
+    table = driver.core.table
+    assert [table.open_versions["rollout", r.T].slots[r.slot].lost for r in mine] == [0] * len(mine)
+
+
+def test_a_producer_that_was_taken_for_lost_comes_back_with_what_it_has_in_hand() -> None:
+    driver = started()
+    mine = requests(driver.commands)
+    driver.beats(5)
+    driver.on(ev.CaughtUp(5))
+    assert driver.state.members == {}
+    report = make_report("p0", incarnation=0, held=0, digest="w0", requests_partition=0, in_hand=[in_hand(r.key) for r in mine])
+    commands = driver.status(report)
+    assert requests(commands) == []
+    assert driver.state.members["p0"].held == 0
+    assert len(driver.core.roster.producers["p0"].assigned) == len(mine)
+
+
+def test_a_second_report_frees_what_the_producer_does_not_have() -> None:
+    """It read the claim after requests of the new learner, or the requests went to a partition that it does not read."""
+    driver = started()
+    mine = requests(driver.commands)
+    commands = driver.status(
+        make_report("p0", incarnation=0, held=0, digest="w0", requests_partition=0, in_hand=[in_hand(mine[0].key)])
+    )
+    assert keys(commands, "cancel") == [("p0", str(r.key)) for r in mine[1:]]
+    assert keys(commands) == [("p0", str(key(r.T, r.slot, 0, 1))) for r in mine[1:]]
+
+
+def test_a_report_that_is_read_twice_changes_nothing() -> None:
+    driver = started()
+    assert driver.join("p0") == []
+
+
+def test_answers_to_an_earlier_claim_are_not_taken_for_answers_to_this_one() -> None:
+    driver = Driver(incarnation=9)
+    driver.ready()
+    driver.status(make_report("p0", incarnation=3))
+    assert driver.core.roster.producers == {}
+
+
+def test_a_draining_producer_gets_no_more_work_and_no_more_weights() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    driver.status(make_operator("drain", "p1"), make_operator("drain", "nobody"))
+    driver.fill(0)
+    driver.ask()
+    before = len(driver.commands)
+    driver.train()
+    assert driver.core.round is not None and set(driver.core.round.members) == {"p0"}
+    driver.refit()
+    assert {r.producer for r in requests(driver.commands[before:])} == {"p0"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"agreed": {"grpo.num_prompts_per_step": 3}}, "grpo.num_prompts_per_step: learner has 2, producer has 3"),
+        ({"digests": {"model": "x", "tokenizer": "t", "environment": "e"}}, "model: learner has m, producer has x"),
+        ({"plan_digest": "other"}, "would send and receive different tensors"),
+        ({"dataset": make_dataset(rows=65)}, "data: learner knows"),
+        ({"digests": {"model": "m", "tokenizer": "t", "environment": "other"}}, "environment: learner has e, producer has other"),
+    ],
+)
+def test_a_producer_that_differs_is_refused_naming_the_key(changes: dict[str, Any], told: str) -> None:
+    driver = Driver()
+    driver.join("p0")
+    driver.join("p1", **changes)
+    assert set(driver.state.members) == {"p0"}
+    assert told in driver.state.refused["p1"][0]
+
+
+def test_a_refused_producer_sets_nothing_for_the_others() -> None:
+    driver = Driver()
+    driver.join("bad", agreed={}, digests={"model": "m", "tokenizer": "t", "environment": "bad"}, dataset=make_dataset(rows=1))
+    assert driver.state.dataset is None
+    driver.join("good")
+    assert set(driver.state.members) == {"good"}
+    assert driver.state.dataset == make_dataset()
+
+
+def test_strange_status_records_are_counted_and_left() -> None:
+    driver = started()
+    commands = driver.status(make_heartbeat("nobody"))
+    commands += driver.ack("p0", "pause", round=1, version=0)
+    assert (commands, driver.core.counters.ignored_status) == ([], 2)
+
+
+# --- rounds ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_every_version_is_given_to_everybody_before_the_next_is_opened() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    driver.fill(0)
+    driver.ask()
+    driver.train()
+    assert driver.core.round is not None
+    assert (driver.core.round.version, set(driver.core.round.members)) == (1, {"p0", "p1"})
+    driver.refit()
+    assert (driver.state.F, list(driver.state.window)) == (1, [1, 2])
+
+
+def test_rank_0_is_not_given_a_batch_while_a_round_waits_for_its_members() -> None:
+    driver = started()
+    driver.fill(0)
+    driver.fill(1)
+    driver.ask()
+    driver.train()
+    assert driver.core.round is not None
+    assert of(ev.AnswerBatch, driver.ask()) == []
+
+
+def test_rank_0_trains_on_while_members_load() -> None:
+    driver = started()
+    driver.fill(0)
+    driver.fill(1)
+    driver.ask()
+    driver.train()
+    driver.ack("p0", "pause")
+    driver.on(ev.Offered([("host", 1, "x", None)]), ev.Sent(driver.digest, {}))
+    commands = driver.ask()
+    assert [c.version for c in of(ev.AnswerBatch, commands)] == [1]
+    driver.ack("p0", "loaded")
+    assert driver.state.F == 1
+
+
+def test_a_newcomer_is_given_weights_while_rank_0_waits_and_the_others_work_on() -> None:
+    driver = started()
+    driver.join("p1")
+    driver.ask()
+    assert driver.core.round is None
+    driver.beats(1, ["p0", "p1"])
+    driver.join("p2")
+    driver.beats(1, ["p0", "p1", "p2"])
+    assert driver.core.round is not None
+    assert set(driver.core.round.members) == {"p1", "p2"}
+    driver.refit()
+    assert (driver.state.F, driver.state.members["p2"].held) == (0, 0)
+
+
+def test_a_newcomer_that_is_the_only_hope_waits_for_nothing() -> None:
+    driver = started()
+    driver.status(make_left("p0"))
+    driver.ask()
+    driver.join("p1")
+    assert driver.core.round is not None and set(driver.core.round.members) == {"p1"}
+    driver.refit()
+    assert {r.producer for r in requests(driver.commands[-10:])} == {"p1"}
+
+
+def test_a_newcomer_does_not_keep_rank_0_from_a_batch_that_is_there() -> None:
+    driver = started()
+    driver.join("p1")
+    driver.beats(5, ["p0", "p1"])
+    driver.fill(0)
+    driver.ask()
+    assert driver.core.round is None
+    assert driver.last(ev.AnswerBatch).version == 0
+    driver.train()
+    assert driver.core.round is not None and set(driver.core.round.members) == {"p0", "p1"}
+
+
+def test_who_failed_to_load_has_another_round_and_the_others_go_on() -> None:
+    driver = started("p0", "p1", producer_count=2, refit={"max_tries": 3})
+    driver.fill(0)
+    driver.ask()
+    driver.train()
+    driver.refit(failing={"p1": "reset by peer"})
+    assert (driver.state.F, driver.state.members["p0"].held, driver.state.members["p1"].held) == (1, 1, 0)
+    driver.ask()
+    driver.beats(2, ["p0", "p1"])
+    assert driver.core.round is not None and set(driver.core.round.members) == {"p1"}
+    driver.refit()
+    assert driver.state.members["p1"].held == 1
+    assert driver.core.roster.producers["p1"].failed_rounds == 0
+
+
+def test_who_fails_max_tries_times_is_expelled_and_told_so() -> None:
+    driver = started("p0", "p1", producer_count=2, refit={"max_tries": 2})
+    driver.fill(0)
+    driver.ask()
+    driver.train()
+    driver.refit(failing={"p1": "first"})
+    driver.ask()
+    driver.beats(2, ["p0", "p1"])
+    driver.refit(failing={"p1": "second"})
+    assert set(driver.state.members) == {"p0"}
+    assert driver.state.refused["p1"] == ["refit failed 2 times: second"]
+    assert driver.core.stop is None
+
+
+def test_a_silent_member_ends_the_phase_by_its_deadline_or_its_lease() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    driver.fill(0)
+    driver.ask()
+    driver.train()
+    driver.ack("p0", "pause")
+    driver.beats(7, ["p0", "p1"])
+    assert driver.last(ev.AnswerRefit).groups == [{"p0": 1}]
+    other = started("p0", "p1", producer_count=2)
+    other.fill(0)
+    other.ask()
+    other.train()
+    other.ack("p0", "pause")
+    other.beats(5, ["p0"])
+    assert other.core.round is not None and other.core.round.waiting_for() == ["p1"]
+    other.on(ev.CaughtUp(5))
+    assert other.last(ev.AnswerRefit).groups == [{"p0": 1}]
+
+
+def test_acks_of_an_earlier_round_do_not_end_this_one() -> None:
+    driver = started()
+    driver.fill(0)
+    driver.ask()
+    driver.train()
+    driver.ack("p0", "pause", round=1, version=0)
+    driver.ack("p0", "pause", incarnation=5)
+    assert driver.core.round is not None and driver.core.round.waiting_for() == ["p0"]
+
+
+def test_a_version_is_announced_even_when_nobody_is_there_to_hear_it() -> None:
+    driver = started()
+    driver.fill(0)
+    driver.ask()
+    driver.status(make_left("p0"))
+    driver.train()
+    assert driver.last(ev.AnswerRefit) == ev.AnswerRefit(2, 1, [], [])
+    driver.on(ev.Offered([]), ev.Sent("w1", {}))
+    assert driver.state.F == 1
+
+
+def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
+    driver = started()
+    driver.fill(0)
+    driver.ask()
+    driver.train()
+    driver.ack("p0", "pause")
+    driver.on(ev.Offered([("host", 1, "x", None)]), ev.Sent("w1", {}))
+    assert driver.state.members["p0"].held == 0
+    driver.ack("p0", "loaded", digest="corrupt")
+    assert (driver.state.F, driver.state.members["p0"].held) == (1, 0)
