@@ -34,7 +34,7 @@ from producer.run import Equipment, ProducerRun
 from schemas import control
 from schemas import headers as headers_of
 from schemas.control import DatasetFacts
-from schemas.errors import RecordRefused, TransferError, WeirError
+from schemas.errors import DeadlineExceeded, RecordRefused, TransferError, WeirError
 from schemas.group import TrajectoryGroup, encode
 from schemas.requests import Request
 from schemas.status import FailureKind, Report
@@ -117,6 +117,14 @@ class Shell:
             self.engine.progress,
             self._failed,
         )
+
+        self.loop.call_later(self.run_.dispatch.start_timeout_s, self._judge_start)
+
+    def _judge_start(self) -> None:
+        """A control topic without a state that one can join: its learner has ended, or never got so far."""
+        if not self.core.reported and not self.core.exited:
+            limit = f"{self.run_.dispatch.start_timeout_s:g} s (dispatch.start_timeout_s)"
+            self._failed(DeadlineExceeded(f"waited {limit} for a learner of run {self.run_.id}; is it running?"))
 
     async def _topics_there(self, client: AdminClient) -> None:
         deadline = Deadline(self.run_.dispatch.start_timeout_s)
@@ -216,7 +224,8 @@ class Shell:
                 key: Key = ("validation" if request.kind == "validation" else "rollout", request.key)
                 self.rollouts[key] = self._task(self._work(key, request))
             case ev.Abort(key):
-                self.rollouts[key].cancel()
+                # Not at once: a task that is cancelled before its first step would end without a word.
+                self.loop.call_soon(self.rollouts[key].cancel)
             case ev.Pause(number, drop_caches):
                 self._task(self._pause(number, drop_caches))
             case ev.Receive(number, offer):

@@ -6,20 +6,25 @@ every version up to the last is sealed and trained, within a bounded time.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from producer.events import Leave
 from schemas.status import FailureKind
-from tests.fakes.world import Fenced, Settings, World
+from tests.fakes.sim_learner import Fenced
+from tests.fakes.sim_logs import Published, Settings
+from tests.fakes.sim_producer import SimProducer
+from tests.fakes.world import World
 
 Move = Callable[[World, int], object]
 FAILURES = list(FailureKind)
 
 
-def with_producer(move: Callable[..., object]) -> Move:
+def with_producer(move: Callable[[SimProducer, int], object]) -> Move:
     def moved(world: World, which: int) -> object:
         live = world.live()
         return move(live[which % len(live)], which // 4) if live else None
@@ -65,16 +70,14 @@ def fair(world: World, which: int) -> None:
         world.fair_round()
 
 
-def publish_corrupt(producer: object, which: int) -> None:
-    rollouts = list(producer.rollouts)  # type: ignore[attr-defined]
+def publish_corrupt(producer: SimProducer, which: int) -> None:
+    rollouts = list(producer.rollouts)
     if rollouts:
-        producer.publish(rollouts[which % len(rollouts)], corrupt=True)  # type: ignore[attr-defined]
+        producer.publish(rollouts[which % len(rollouts)], corrupt=True)
 
 
-def leave(producer: object, which: int) -> None:
-    from producer.events import Leave
-
-    producer.on(Leave("SIGTERM", 0))  # type: ignore[attr-defined]
+def leave(producer: SimProducer, which: int) -> None:
+    producer.on(Leave("SIGTERM", 0))
 
 
 # How often each thing happens: most moves let the run go on, so that the faults hit it everywhere.
@@ -116,12 +119,21 @@ worlds = st.builds(
     group_size=st.sampled_from([None, None, 1]),
     same_weights_again=st.booleans(),
 )
-scripts = st.binary(max_size=400)
+
+
+def noise(seed: int, length: int) -> bytes:
+    """A long script; a shorter one of the same seed is its beginning."""
+    source = random.Random(seed)
+    return bytes(source.randrange(256) for _ in range(length))
+
+
+# Found scripts are short and shrink well, drawn ones go deep.
+scripts = st.binary(max_size=100) | st.builds(noise, st.integers(0, 2**32), st.integers(200, 900))
 
 
 def bound(world: World) -> int:
     """Rounds that suffice: some to settle what the faults left (leases, deadlines, validations), and some a version."""
-    return 60 + 8 * world.settings.steps
+    return 80 + 8 * world.settings.steps
 
 
 def act(world: World, script: bytes) -> None:
@@ -151,7 +163,7 @@ def test_a_run_survives_whatever_happens_and_one_healthy_producer_finishes_it(se
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @settings(max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(worlds, st.binary(max_size=1200))
+@given(worlds, st.builds(noise, st.integers(0, 2**32), st.integers(0, 1500)))
 def test_a_run_survives_whatever_happens_ten_thousand_times(settings_: Settings, script: bytes) -> None:
     survive(settings_, script)
 
@@ -168,3 +180,42 @@ def test_an_undisturbed_run_trains_every_version_once_and_makes_nothing_twice(ma
     assert rounds < 80
     if val_period:
         assert world.validated == {0: [0], 2: [0], 4: [0]}
+
+
+@pytest.mark.parametrize("max_age", [0, 1, 4])
+@pytest.mark.parametrize("rounds", range(1, 30, 2))
+def test_a_new_learner_goes_on_without_making_anything_twice(max_age: int, rounds: int) -> None:
+    """It trains the sealed versions again, adopts what producers have in hand, and issues the rest."""
+    world = World(Settings(max_age=max_age, steps=8, save_period=3))
+    for _ in range(rounds):
+        world.fair_round()
+    world.kill_learner()
+    world.run_on(bound(world))
+    counters = world.learner.core.counters
+    assert (counters.duplicates, counters.failures) == (0, {})
+    published = [r for (topic, _), log in world.logs.partitions.items() if topic[0] == "rollout" for r in log]
+    groups = [record.group.request for record in published if isinstance(record, Published)]
+    assert len(groups) == len({(at.version, at.slot) for at in groups}) == 8 * 3
+
+
+@pytest.mark.parametrize("rounds", range(1, 30, 2))
+def test_a_producer_that_stood_still_for_longer_than_its_lease_is_of_use_again(rounds: int) -> None:
+    world = World(Settings(producers=1, steps=8))
+    for _ in range(rounds):
+        world.fair_round()
+    world.producers[0].frozen = True
+    while world.learner.core.roster.producers and world.learner.beat_number < 100:
+        world.learner_round()
+    world.producers[0].frozen = False
+    world.run_on(bound(world))
+    assert [p.name for p in world.producers] == ["p0"]
+
+
+def test_a_world_is_reproducible() -> None:
+    script = bytes(range(256)) * 2
+    stories = []
+    for _ in range(2):
+        world = World(Settings(producers=3, val_period=2))
+        act(world, script)
+        stories.append("\n".join(world.story()))
+    assert stories[0] == stories[1]
