@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,15 @@ from schemas.seal import Seal
 
 ROOT = Path(__file__).parents[1]
 RUN_LIMIT_S = 400.0
+
+SMALL = ("grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=4", "learner.train_micro_batch_size=4",
+         "logger.tensorboard=false")  # fmt: skip
+SCRIPTED = (*SMALL, "producer.engine=scripted", "grpo.max_num_steps=4", "data.validation=null", "grpo.val_period=0",
+            "grpo.val_at_start=false", "grpo.val_at_end=false")  # fmt: skip
+
+
+def new_id() -> str:
+    return f"t-{uuid.uuid4().hex[:12]}"
 
 
 @dataclass(frozen=True, slots=True)
