@@ -215,14 +215,15 @@ class Loop:
             "performance/learner_idle_share": times["timing/train/exposed_generation"] / total,
         }
         metrics = _finite({**done.metrics, **times, **performance})
-        self.dispatcher.commit(
-            step,
-            seal_offset=done.batch.seal_offset,
-            offsets=done.batch.offsets,
-            state_digest=done.state_digest,
-            weights_digest=self.weights_digest,
-            metrics=metrics,
-        )
+        if not self.metrics.has(step):  # a step that is trained again has been told already
+            self.dispatcher.commit(
+                step,
+                seal_offset=done.batch.seal_offset,
+                offsets=done.batch.offsets,
+                state_digest=done.state_digest,
+                weights_digest=self.weights_digest,
+                metrics=metrics,
+            )
         self.metrics.step(step, metrics)
         log.info(
             "step=%d reward=%.4f loss=%.5f age=%.2f tokens_per_s=%.0f waited_s=%.2f total_s=%.2f",

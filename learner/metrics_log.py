@@ -28,9 +28,13 @@ class MetricsLog:
         self._tensorboard: Any = None
         self._wandb: Any = None
 
+    def has(self, step: int) -> bool:
+        """Whether the step has its line, from this incarnation or an earlier one."""
+        return step <= self._last
+
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """One line for a trained version."""
-        if step <= self._last:
+        if self.has(step):
             return
         self._last = step
         self._lines.write(json.dumps({"step": step, **metrics}) + "\n")

@@ -32,7 +32,7 @@ def model_folder(path: str) -> Path:
     try:
         return Path(snapshot_download(path, allow_patterns=["*.json", "*.jinja", "*.txt", "*.model", "*.safetensors"]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        why = f"the model hub cannot give it ({type(error).__name__})"
+        why = f"no such folder, and the model hub cannot give it ({type(error).__name__})"
         raise ConfigError([Problem("model.path", path, why, "download the checkpoint and give its folder")]) from error
 
 

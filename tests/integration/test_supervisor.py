@@ -95,7 +95,7 @@ def test_a_crashed_producer_ends_the_run_and_its_log_tells_why(supervised: Super
 def test_a_learner_killed_from_outside_ends_the_run(supervised: Supervised) -> None:
     supervised.start(WAIT, WAIT)
     children = supervised.children(2)
-    learner = next(p for p in children if "learner" in _log_of(p))
+    learner = next(p for p in children if Path(_log_of(p)).name == "learner-0.log")
     learner.kill()
     outcome = supervised.outcome()
     assert "SIGKILL" in outcome["cause"] and outcome["blame"] == "learner-0"
