@@ -17,6 +17,7 @@ from launch.summary import shown
 from schemas.config import ModelConfig
 from schemas.errors import WeirError
 
+TOLD_LINES = 12
 LIMIT_S = 1800.0  # downloading a hundred megabytes over a slow line, and converting them
 
 
@@ -59,7 +60,9 @@ class ModelBuild:
                 say(f"making the model, {now - begun:.0f} s{': ' + last[0] if last else ''}")
             time.sleep(0.1)
         if code != 0:
-            told = "\n".join(f"  {line}" for line in error_lines(child.log))
+            # With 2 the recipe has said itself what went wrong and what to do; else it crashed.
+            lines = tail(child.log, TOLD_LINES) if code == 2 else error_lines(child.log)
+            told = "\n".join(f"  {line}" for line in lines)
             raise WeirError(f"making the {self._model.build} model failed:\n{told}\n  whole log: {shown(child.log)}")
         child.log.unlink(missing_ok=True)
         return True

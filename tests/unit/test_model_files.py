@@ -73,5 +73,8 @@ def test_a_hub_name_that_the_hub_cannot_give_is_one_clear_error(monkeypatch: pyt
         raise LocalEntryNotFoundError(f"no {name} here")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    with pytest.raises(ConfigError, match=r"model\.path='some/model': no such folder, and the model hub cannot give it \(LocalEntryNotFoundError\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model\.path='some/model': no such folder, and the model hub cannot give it \(LocalEntryNotFoundError\)",
+    ):
         model_folder("some/model")
