@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_config.deadline import Deadline, wait_until
+from broker_config.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +56,6 @@ class ProcessId:
             return False
         finally:
             os.close(handle)
-
-    def wait_gone(self, deadline: Deadline, what: str) -> None:
-        """Wait until the process has ended.
-
-        Raises:
-            DeadlineExceeded
-        """
-        wait_until(lambda: not self.alive(), deadline, what, interval_s=0.02)
 
 
 @contextmanager

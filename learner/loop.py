@@ -178,8 +178,7 @@ class Loop:
         if batch.catch_up:
             self.weights_digest = self._weights_digest()
         self.dispatcher.trained(batch.version, waited=waited, weights_digest=self.weights_digest if batch.catch_up else None)
-        self.ranks.rank0_tell("digest")
-        state_digest = self.worker.state_digest()
+        state_digest = self._state_digest()
         self.clock.training += time.monotonic() - began
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
         self.trained = Trained(batch, {**measured, **batch.counters}, state_digest)
@@ -207,7 +206,7 @@ class Loop:
         done, self.trained = self.trained, None
         step = done.batch.version
         if (step + 1) % self.run_.checkpointing.save_period == 0:
-            self._checkpoint()
+            self._checkpoint(done.state_digest)
         times = self.clock.restart()
         total = max(times["timing/train/total_step_time"], 1e-9)
         performance = {
@@ -251,10 +250,14 @@ class Loop:
         self.ranks.rank0_tell("refit", version=self.version)
         return self.worker.send(()).digest
 
-    def _checkpoint(self) -> None:
-        began = time.monotonic()
+    def _state_digest(self) -> str:
         self.ranks.rank0_tell("digest")
-        state_digest = self.worker.state_digest()
+        return self.worker.state_digest()
+
+    def _checkpoint(self, state_digest: str | None = None) -> None:
+        """`state_digest`: that of the present state, if it has been made already."""
+        began = time.monotonic()
+        state_digest = state_digest or self._state_digest()
         facts = self.dispatcher.manifest_facts()
         manifest = Manifest(
             run=facts["uuid"],

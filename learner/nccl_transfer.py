@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from learner.transfer import broadcast
 from schemas.errors import TransferError
 from schemas.weights import WeightPlan
 
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class NcclSender:
-    """One group over NCCL; `Sender` of `learner.transfer`, with `GlooSender`'s `open`, `send` and `close`."""
+    """One group over NCCL; `Sender` of `learner.transfer`, opened and closed as `GlooSender` is."""
 
     def __init__(self, plan: WeightPlan, host: str, timeout_s: float) -> None:
         """host: unused, so that both back ends are made alike; NCCL's own sockets follow NCCL_SOCKET_IFNAME."""
@@ -65,13 +63,6 @@ class NcclSender:
 
         torch.cuda.current_stream().synchronize()
         self._check()
-
-    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], probe_logprobs: Sequence[float]) -> str:
-        """As `GlooSender.send`."""
-        sent = broadcast(self._plan, [self], tensors, probe_logprobs)
-        if sent.failed:
-            raise sent.failed[0]
-        return sent.digest
 
     def close(self) -> None:
         if self._timer is not None:

@@ -54,10 +54,6 @@ class WeightPlan:
     digest: str
     """32 hex digits over everything above."""
 
-    @property
-    def total_bytes(self) -> int:
-        return sum(bucket.items for bucket in self.buckets) * ITEM_BYTES[self.dtype]
-
     def places(self, bucket: Bucket) -> list[tuple[str, tuple[int, ...], int, int]]:
         """(name, shape, start, end) of every tensor of a bucket, in items of its flat buffer."""
         places, start = [], 0

@@ -34,7 +34,6 @@ class Dispatcher(Issuing):
 
     def __init__(self, plan: Plan, version: int, inherited: State | None = None) -> None:
         super().__init__(plan, version, inherited)
-        self.learner_ready = False
         self.weights_digest = inherited.weights_digest if inherited else None
         self.digests = dict(plan.digests)
         self.round: Round | None = None

@@ -286,8 +286,7 @@ class Shell:
             case ev.MakeTopic(kind, version):
                 self._in_worker(lambda: self.versions.make(kind, version), lambda made: self._topic_made(kind, version, made))
             case ev.CloseTopic(kind, version):
-                self.versions.leave(kind, version)
-                self.bodies.drop(self.versions.name(kind, version))
+                self._close_topic(kind, version)
             case ev.WriteSeal(seal):
                 self._fence()
                 value = seals.encode(seal)
@@ -371,6 +370,13 @@ class Shell:
     def _topic_made(self, kind: Kind, version: int, topic_id: str) -> None:
         self.versions.read(kind, version)
         self._do_event(ev.TopicReady(kind, version, topic_id))
+
+    def _close_topic(self, kind: Kind, version: int) -> None:
+        topic = self.versions.name(kind, version)
+        self.versions.leave(kind, version)
+        self.bodies.drop(topic)
+        if self.intake is not None:
+            self.intake.forget(topic)
 
     def _adopt_topics(self) -> None:
         """Read the version topics that earlier incarnations left, from the version on that is trained next."""
