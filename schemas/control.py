@@ -30,6 +30,8 @@ class Member(JsonRecord):
     requests_partition: int
     held: int = -1
     digest: str | None = None
+    draining: bool = False
+    """It gets no new work, and leaves when it has nothing in hand."""
 
 
 class TransferGroup(JsonRecord):

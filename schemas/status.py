@@ -131,12 +131,31 @@ class Left(_Status):
     unfinished: list[InHand] = Field(default_factory=list)
 
 
+class OpenVersion(JsonRecord):
+    """Slots of an open version, by state; who has the assigned ones, the producers' heartbeats say."""
+
+    unassigned: int
+    assigned: int
+    filled: int
+
+
 class Beat(_Status):
-    """The dispatcher's unit of time: the next one is published a second after the last one was read back."""
+    """The dispatcher's unit of time: the next one is published a second after the last one was read back.
+
+    It also says, for people, where the dispatcher stands: `window` by target version, `counts` (reissued, hedged, filtered,
+    duplicates, late, ignored_status), `failures` by kind, `refusals` by reason, since the dispatcher started.
+    """
 
     kind: Literal["beat"] = "beat"
     incarnation: int
     number: int
+    waits_for: str = ""
+    """What rank 0 waits for; empty while it works."""
+    lead: int = 0
+    window: dict[int, OpenVersion] = Field(default_factory=dict)
+    counts: dict[str, int] = Field(default_factory=dict)
+    failures: dict[str, int] = Field(default_factory=dict)
+    refusals: dict[str, int] = Field(default_factory=dict)
 
 
 class Operator(_Status):
