@@ -78,9 +78,10 @@ class LogWriter:
 
     def post(self, topic: str, value: bytes, **how: Any) -> None:
         """`write` without anybody waiting: a failed delivery is reported to `failed`."""
-        self.write(topic, value, **how).add_done_callback(self._judge)
+        self.write(topic, value, **how).add_done_callback(self.judge)
 
-    def _judge(self, future: Future[int]) -> None:
+    def judge(self, future: Future[int]) -> None:
+        """For a record that nobody waits for: a failed delivery ends the process through `failed`."""
         error = future.exception()
         if error is not None:
             self._failed(error)
@@ -119,7 +120,6 @@ class LogWriter:
 
     def _renew_if_due(self, topic: str) -> None:
         self._topics.add(topic)
-        if len(self._topics) > RENEW_AFTER:
-            self._producer.flush(self._kafka.timeout_s)
+        if len(self._topics) > RENEW_AFTER and not self._producer.flush(self._kafka.timeout_s):
             self._producer = self._make()
             self._topics = {topic}

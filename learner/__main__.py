@@ -13,6 +13,7 @@ import sys
 from broker_config import logs
 from broker_config.lifeline import die_with_parent
 from learner import run as learner_run
+from learner.fork import find_fork
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, WeirError
 
@@ -48,14 +49,18 @@ def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool) -
     rank = int(os.environ.get("RANK", "0"))
     found = _checkpoint(run) if resume else None
     version = found[1].version if found else 0
-    dispatcher = DispatcherClient(config, overrides, version, found[1].run if found else None) if rank == 0 else None
+    begin = found[0] if found else find_fork(run.run, run.model)
+    if begin is not None:
+        log.info("starts from %s as version %d", begin, version)
+    uuid = found[1].run if found else None
+    dispatcher = DispatcherClient(config, overrides, version, uuid, run.learner.rank_timeout_s) if rank == 0 else None
 
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if run.learner.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(run.learner.threads)
     from learner.session import serve
 
-    return serve(run, dispatcher, version, found[0] if found else None)
+    return serve(run, dispatcher, version, begin)
 
 
 def _checkpoint(run: LearnerRun):  # type: ignore[no-untyped-def]

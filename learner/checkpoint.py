@@ -13,7 +13,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from learner.config import LearnerConfig
 from schemas.errors import WeirError
+from schemas.failpoints import reach
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +137,7 @@ def save(
 
 
 def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], None]) -> None:
+    reach("learner.before_manifest")
     files = {str(file.relative_to(tmp)): file.stat().st_size for file in _files(tmp)}
     text = manifest.model_copy(update={"files": files}).model_dump_json(indent=1)
     part = tmp / f"{MANIFEST}.part"
@@ -144,6 +146,7 @@ def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable
     part.rename(tmp / MANIFEST)
     for folder in [tmp, *(path for path in tmp.rglob("*") if path.is_dir())]:
         _fsync(folder)
+    reach("learner.after_manifest")
     confirm()
     if final.exists():
         try:
@@ -162,6 +165,7 @@ def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable
             return
     tmp.rename(final)
     _fsync(final.parent)
+    reach("learner.after_rename")
 
 
 def read(folder: Path) -> Manifest:
@@ -189,7 +193,8 @@ def read(folder: Path) -> Manifest:
 
 def latest(root: Path, *, at_most: int | None = None) -> tuple[Path, Manifest] | None:
     """The newest whole checkpoint (of version `at_most` or lower), or None. Damaged ones are skipped with a warning."""
-    for version, folder in sorted(_steps(root), reverse=True):
+    for version in sorted(versions(root), reverse=True):
+        folder = step_folder(root, version)
         if at_most is not None and version > at_most:
             continue
         try:
@@ -209,7 +214,8 @@ def prune(root: Path, keep: int | None) -> list[int]:
     if keep < 1:
         raise ValueError(f"keep is {keep}, at least one checkpoint must stay")
     whole = []
-    for version, folder in sorted(_steps(root)):
+    for version in sorted(versions(root)):
+        folder = step_folder(root, version)
         try:
             read(folder)
         except WeirError:
@@ -223,12 +229,11 @@ def prune(root: Path, keep: int | None) -> list[int]:
     return [version for version, _ in gone]
 
 
-def _steps(root: Path) -> Iterator[tuple[int, Path]]:
-    if root.is_dir():
-        for path in root.iterdir():
-            match = _STEP.fullmatch(path.name)
-            if match and path.is_dir():
-                yield int(match[1]), path
+def versions(root: Path) -> list[int]:
+    """Versions that have a step folder, whole or not, in no order."""
+    if not root.is_dir():
+        return []
+    return [int(match[1]) for path in root.iterdir() if (match := _STEP.fullmatch(path.name)) and path.is_dir()]
 
 
 def _files(folder: Path) -> list[Path]:

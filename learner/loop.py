@@ -34,6 +34,7 @@ from learner.run import LearnerRun
 from learner.transfer import GlooSender, Sender
 from learner.worker import Worker
 from schemas.errors import TransferError
+from schemas.failpoints import reach
 from schemas.group import TrajectoryGroup, decode
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class Loop:
     def run(self) -> int:
         """Train until the run is over. Returns the exit code: 0 when all steps were trained."""
         self._catch_signals()
+        self.dispatcher.alive = self._alive
         self.dispatcher.await_claim()
         self.weights_digest = self._weights_digest()
         self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
@@ -138,6 +140,7 @@ class Loop:
     # --- refit --------------------------------------------------------------------------------------------------------------
 
     def _refit(self, refit: Refit, asked: float) -> None:
+        reach("learner.offer")
         senders = [self._sender() for _ in refit.worlds]
         try:
             opened = [sender.open(world) for sender, world in zip(senders, refit.worlds, strict=True)]
@@ -151,6 +154,7 @@ class Loop:
         positions = [index for index in range(len(senders)) if index not in failed]
         failed |= {positions[index]: str(error) for index, error in sent.failed.items()}
         self.weights_digest = sent.digest
+        reach("learner.sent")
         self.dispatcher.sent(sent.digest, failed)
         self.clock.refit += time.monotonic() - asked
         log.info("refit round=%d version=%d groups=%d failed=%s", refit.number, refit.version, len(senders), failed or "none")
@@ -214,6 +218,7 @@ class Loop:
             "performance/learner_idle_share": times["timing/train/exposed_generation"] / total,
         }
         metrics = _finite({**done.metrics, **times, **performance})
+        reach("learner.before_commit")
         if not self.metrics.has(step):  # a step that is trained again has been told already
             self.dispatcher.commit(
                 step,
@@ -224,6 +229,7 @@ class Loop:
                 metrics=metrics,
             )
         self.metrics.step(step, metrics)
+        reach("learner.after_commit")
         log.info(
             "step=%d reward=%.4f loss=%.5f age=%.2f tokens_per_s=%.0f waited_s=%.2f total_s=%.2f",
             step,
@@ -284,6 +290,10 @@ class Loop:
             self.metrics.validation(version, metrics)
             log.info("validation version=%d accuracy=%.4f", version, metrics["validation/accuracy"])
         self.dispatcher.news.items.clear()
+
+    def _alive(self) -> None:
+        """The dispatcher works on an answer that takes long; the other ranks must hear something meanwhile."""
+        self.ranks.rank0_tell("wait")
 
     def _catch_signals(self) -> None:
         def note(signum: int, _: FrameType | None) -> None:

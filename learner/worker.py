@@ -16,6 +16,7 @@ from learner.model.policy import Policy
 from learner.ranks import Command, Ranks
 from learner.run import LearnerRun
 from learner.transfer import Sender, Sent, broadcast
+from schemas.failpoints import reach
 from schemas.group import decode
 from schemas.weights import WeightPlan, make_plan, probe_tokens, tensor_index
 
@@ -40,6 +41,7 @@ class Worker:
 
     def send(self, senders: Sequence[Sender]) -> Sent:
         """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same."""
+        reach("learner.send")
         return broadcast(self.plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
 
     def state_digest(self) -> str:
@@ -47,6 +49,7 @@ class Worker:
 
     def save(self, manifest: Manifest, confirm: Callable[[], None] = lambda: None) -> Path:
         root = self.run.folder / "checkpoints"
+        reach("learner.checkpoint")
         rank, barrier = self.ranks.rank, self.ranks.barrier
         return checkpoint.save(root, manifest, self.policy.save, rank=rank, barrier=barrier, confirm=confirm)
 

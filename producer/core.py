@@ -101,6 +101,8 @@ class ProducerCore:
         self.round: Round | None = None
         """The round that it takes part in, as last told."""
         self.work: dict[Key, Work] = {}
+        self.draining = False
+        """An operator wants it to leave once it has nothing in hand."""
         self.leaving: ev.Leave | None = None
         self.exited = False
         self.view = View()
@@ -132,6 +134,8 @@ class ProducerCore:
                 self._on_leave(event)
             case _:
                 assert_never(event)
+        if self.draining and not self.work and not self.exited:
+            self._on_leave(ev.Leave("drained", 0))
         if not self.exited:
             self._proceed()
         self.view = self._view()
@@ -151,7 +155,9 @@ class ProducerCore:
             return
         self.incarnation, self.uuid = state.incarnation, state.uuid
         if self.name in state.refused:
-            self._exit(2, "refused by the learner:\n  " + "\n  ".join(state.refused[self.name]))
+            # One that was a member is expelled for what it did, and a new one may do better; else its input is wrong.
+            code, word = (1, "expelled") if self.member_of >= 0 else (2, "refused")
+            self._exit(code, f"{word} by the learner:\n  " + "\n  ".join(state.refused[self.name]))
             return
         if state.stop is not None:
             self._on_stop(state.stop)
@@ -175,6 +181,7 @@ class ProducerCore:
         member = state.members.get(self.name)
         if member is not None:
             self.member_of = state.incarnation
+            self.draining = member.draining
             if self.partition is None:
                 self.partition = member.requests_partition
                 self.out.append(ev.ReadRequests(self.partition))

@@ -20,6 +20,7 @@ from producer.engine import Completion, Ending, EngineDead, Loaded, Sampling, Tr
 from producer.refit.staging import Staged, receive
 from schemas.config import GenerationConfig, ModelConfig, RefitConfig, Section
 from schemas.errors import TransferError
+from schemas.failpoints import reach
 from schemas.group import Span
 from schemas.weights import WeightPlan, make_plan, model_config_value, tensor_index
 
@@ -93,6 +94,7 @@ class ScriptedEngine:
         for position in range(length):
             await asyncio.sleep(self._script.seconds_per_token)
             if position == length // 2:
+                reach("producer.rollout")
                 await self._fault(request_id, number)
             # No await between the gate and the count: the token is of the version that it is labelled with.
             await self._moving.wait()
@@ -136,6 +138,7 @@ class ScriptedEngine:
         if number in self._script.fail_receive:
             raise TransferError(f"version {offer.version}: scripted failure")
         staged = await asyncio.to_thread(self._stage, offer)
+        reach("producer.received")
         await asyncio.sleep(self._script.load_s)
         self.weights = staged
         self.version = offer.version

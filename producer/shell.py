@@ -22,6 +22,7 @@ from broker_config.clients import make_admin
 from broker_config.deadline import Deadline
 from broker_config.reader import LogReader, Record
 from broker_config.topics import Topics
+from broker_config.watchdog import KICK_S, Watchdog
 from broker_config.writer import LogWriter
 from producer import events as ev
 from producer.core import ProducerCore
@@ -35,6 +36,7 @@ from schemas import control
 from schemas import headers as headers_of
 from schemas.control import DatasetFacts
 from schemas.errors import DeadlineExceeded, RecordRefused, TransferError, WeirError
+from schemas.failpoints import reach
 from schemas.group import TrajectoryGroup, encode
 from schemas.requests import Request
 from schemas.status import FailureKind, Report
@@ -43,6 +45,7 @@ log = logging.getLogger(__name__)
 
 TOPIC_POLL_S = 0.2  # how often a producer that came first looks for the run's topics
 CLOSE_S = 30.0
+STANDSTILL_S = 60.0
 
 
 class Shell:
@@ -65,6 +68,7 @@ class Shell:
         self.writer = LogWriter(run.kafka, bootstrap, f"{run.id}.{name}", self._failed)
         self.reader: LogReader | None = None
         self.heartbeat: HeartbeatThread | None = None
+        self.watchdog = Watchdog(STANDSTILL_S)
 
     async def serve(self) -> int:
         """Join, work until the run ends or this process is told to leave; returns the exit code.
@@ -85,6 +89,7 @@ class Shell:
             await self._close()
 
     async def _close(self) -> None:
+        self.watchdog.stop()
         for task in self.rollouts.values():
             task.cancel()
         await asyncio.gather(*self.rollouts.values(), *self.tasks, return_exceptions=True)
@@ -119,6 +124,11 @@ class Shell:
         )
 
         self.loop.call_later(self.run_.dispatch.start_timeout_s, self._judge_start)
+        self._kick()
+
+    def _kick(self) -> None:
+        self.watchdog.kick()
+        self.loop.call_later(KICK_S, self._kick)
 
     def _judge_start(self) -> None:
         """A control topic without a state that one can join: its learner has ended, or never got so far."""
@@ -258,13 +268,16 @@ class Shell:
 
     async def _pause(self, number: int, drop_caches: bool) -> None:
         await self.engine.pause(drop_caches=drop_caches)
+        reach("producer.pause")
         self._post(ev.Paused(number))
 
     async def _receive(self, number: int, offer: TransferOffer) -> None:
         began = time.monotonic()
         loaded, error = None, None
+        reach("producer.receive")
         try:
             loaded = await self.engine.receive(offer)
+            reach("producer.loaded")
         except TransferError as failure:
             error = str(failure)
         seconds = time.monotonic() - began
@@ -300,7 +313,9 @@ class Shell:
             future = self.writer.write(
                 topic, value, key=str(request.key), headers=headers_of.of_group(group, value), partition=partition
             )
+            reach("producer.publish")
             await asyncio.wrap_future(future)
+            reach("producer.published")
         except WeirError as error:
             # The topic of a version that is trained may be gone already; the learner knows what it still wants.
             return ev.RolloutEnded(key, FailureKind.LOST, str(error))

@@ -58,6 +58,21 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
+class ForkConfig(Section):
+    """The checkpoint of another run that a run starts from."""
+
+    run: str | None = None
+    """A run's id (in `run.dir`) or folder, or a dump, whose checkpoint this run starts from; null: start from `model.path`."""
+    step: Annotated[int, Field(ge=0)] | None = None
+    """Version of that checkpoint."""
+
+    @model_validator(mode="after")
+    def _both(self) -> ForkConfig:
+        if (self.run is None) != (self.step is None):
+            raise ValueError("run and step belong together; give both, or neither")
+        return self
+
+
 class RunConfig(Section):
     """What the run is called and where its files go."""
 
@@ -69,6 +84,7 @@ class RunConfig(Section):
     """Folder under which `<id>/` holds config, logs, metrics and checkpoints."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the draws of prompts and of the learner's random generators."""
+    fork_from: ForkConfig = Field(default_factory=ForkConfig)
 
 
 class ModelConfig(Section):
@@ -137,6 +153,8 @@ class GrpoConfig(Section):
     """Divide advantages by the group's standard deviation."""
     use_leave_one_out_baseline: bool = False
     """Baseline of a trajectory: the mean of the others instead of the mean of all."""
+    use_dynamic_sampling: bool = False
+    """Leave out groups whose rewards are all equal: the next prompt takes the slot, up to `dispatch.max_draws` times."""
     overlong_filtering: bool = False
     """Give truncated trajectories no loss (they still count in the baseline)."""
     val_period: Annotated[int, Field(ge=0)] = 0
@@ -202,6 +220,9 @@ class DispatchConfig(Section):
     """Prompts of one slot that a filter may refuse; past it the first refused group is trained."""
     max_lost: Annotated[int, Field(ge=1)] = 4
     """Losses of a producer in the middle of one draw, before its prompt is given up."""
+    hedge_below: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """Slots that the learner waits for are tried a second time elsewhere when their producer's token rate is below this share of
+    the fleet's median; 0: never."""
     no_progress_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     """The run ends when no group was accepted for so long."""
     no_producer_timeout_s: Annotated[float, Field(gt=0)] = 300.0

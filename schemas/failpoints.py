@@ -1,4 +1,4 @@
-"""Named points of a process at which a test can strike it: `WEIR_FAILPOINTS="learner.forward=SIGKILL@3/1 producer.publish=SIGSTOP"`.
+"""Named points of a process at which a test can strike it: `WEIR_FAILPOINTS="learner.forward=SIGKILL@3/1"`.
 
 An entry names a point, the signal that the process sends to itself there, after @ at which passing (counted from 1), after / the
 only learner rank that is meant. With `WEIR_FAILPOINTS_ONCE=<folder>` each entry strikes once, whatever is started again: the
@@ -87,6 +87,9 @@ class Failpoints:
         self._once = Path(environment[ONCE]) if ONCE in environment else None
         self._passed = dict.fromkeys(self._strikes, 0)
 
+    def armed(self, point: str) -> bool:
+        return point in self._strikes
+
     def due(self, point: str) -> signal.Signals | None:
         """The signal that is due at this passing of the point, if one is."""
         strike = self._strikes.get(point)
@@ -110,6 +113,11 @@ class Failpoints:
 @cache
 def _of_process() -> Failpoints:
     return Failpoints(os.environ)
+
+
+def armed(point: str) -> bool:
+    """Whether this process is to be struck at `point` at some time."""
+    return _of_process().armed(point)
 
 
 def reach(point: str) -> None:

@@ -20,7 +20,7 @@ from broker_config.writer import LogWriter
 from learner import run as learner_run
 from learner.dispatcher.claim import Claimed, claim
 from learner.dispatcher.core import Dispatcher
-from learner.dispatcher.link import Link
+from learner.dispatcher.link import Link, SignsOfLife
 from learner.dispatcher.plan import Plan
 from learner.dispatcher.shell import Shell
 from learner.run import LearnerRun
@@ -47,8 +47,9 @@ def main() -> int:
     (run.folder / "logs").mkdir(parents=True, exist_ok=True)
     logs.configure(file=str(run.folder / "logs" / "dispatcher.log"))
     link = Link(socket.socket(fileno=args.link))
+    signs = SignsOfLife(link)
     try:
-        serve(run, link, args.version, args.uuid)
+        serve(run, link, signs, args.version, args.uuid)
     except ConfigError as error:
         link.send({"error": str(error), "code": 2})
         return 2
@@ -59,7 +60,7 @@ def main() -> int:
     return 0
 
 
-def serve(run: LearnerRun, link: Link, version: int, uuid: str | None) -> None:
+def serve(run: LearnerRun, link: Link, signs: SignsOfLife, version: int, uuid: str | None) -> None:
     """Claim the run, tell rank 0, and dispatch until the run is over."""
     bootstrap = locate.bootstrap_servers(run.kafka, Deadline(run.kafka.timeout_s), start_local=False)
     failures: list[BaseException] = []
@@ -74,7 +75,8 @@ def serve(run: LearnerRun, link: Link, version: int, uuid: str | None) -> None:
     client = make_admin(run.kafka, bootstrap, f"{run.id}.claim")
     claimed, control = claim(run.kafka, bootstrap, client, writer, run.id, run.config_digest, uuid)
     folder = model_folder(run.model.path)
-    shell = Shell(run, link, bootstrap, claimed, control, writer, int(model_config(folder)["vocab_size"]))
+    shell = Shell(run, link, signs, bootstrap, claimed, control, writer, int(model_config(folder)["vocab_size"]))
+    signs.busy.clear()
     link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation})
     shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))
     # Only a run that ended well waits for its last records; after a failure the broker may be gone, and the process just ends.

@@ -10,11 +10,11 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from learner.dispatcher.link import Link, LinkClosed, Message
+from learner.dispatcher.link import Link, LinkClosed, LinkSilent, Message
 from schemas.errors import ConfigError, Problem, WeirError
 
 
@@ -69,13 +69,16 @@ class News:
 class DispatcherClient:
     """Owns the process and the link."""
 
-    def __init__(self, config: str, overrides: Sequence[str], version: int, uuid: str | None) -> None:
+    def __init__(self, config: str, overrides: Sequence[str], version: int, uuid: str | None, silence_s: float) -> None:
+        """silence_s: a dispatcher that gives no sign of life for so long counts as gone."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "learner.dispatcher", "--config", config, "--link", str(theirs.fileno())]
         command += ["--version", str(version)] + (["--uuid", uuid] if uuid else []) + list(overrides)
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
-        self.link = Link(ours)
+        self.link = Link(ours, silence_s)
+        self.alive: Callable[[], None] = lambda: None
+        """Called while the dispatcher works on an answer, every few seconds."""
         self.news = News()
         self.uuid = ""
         self.incarnation = -1
@@ -86,7 +89,7 @@ class DispatcherClient:
         Raises:
             ConfigError: the run id is another run's, or other wrong input; LinkClosed: the dispatcher ended.
         """
-        hello = self._guard(self.link.receive)
+        hello = self._guard(lambda: self.link.answer(self.alive))
         if "error" in hello:
             raise ConfigError([Problem("dispatcher", None, hello["error"], "see above")])
         self.uuid, self.incarnation = hello["uuid"], hello["incarnation"]
@@ -144,8 +147,11 @@ class DispatcherClient:
         return self._ask("manifest")
 
     def fence(self) -> None:
-        """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner."""
-        self._ask("manifest")
+        """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner.
+
+        Called while the other ranks wait in the middle of a command, so that nothing may be told to them meanwhile.
+        """
+        self._guard(lambda: self.link.ask("manifest"))
 
     def stop(self, reason: str, *, resumable: bool = True) -> None:
         self._ask("stop", reason=reason, resumable=resumable)
@@ -163,7 +169,7 @@ class DispatcherClient:
             return self.process.wait(timeout=10)
 
     def _ask(self, op: str, **payload: Any) -> Message:
-        return self._guard(lambda: self.link.ask(op, **payload))
+        return self._guard(lambda: self.link.ask(op, self.alive, **payload))
 
     def _guard(self, call: Any) -> Message:
         try:
@@ -171,4 +177,8 @@ class DispatcherClient:
         except LinkClosed as closed:
             code = self.process.poll()
             raise LinkClosed(f"the dispatcher process ended (exit code {code}); see logs/dispatcher.log") from closed
+        except LinkSilent as silent:
+            self.process.kill()
+            why = f"the dispatcher process stood still and was killed (learner.rank_timeout_s): {silent}"
+            raise LinkSilent(why) from silent
         return answer

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from learner.dispatcher import events as ev
+from learner.dispatcher.account import beat_of, facts_of, slot_table, state_of
 from learner.dispatcher.events import Command, Event
 from learner.dispatcher.issuing import Issuing
 from learner.dispatcher.plan import Plan
@@ -24,8 +25,9 @@ from learner.dispatcher.rounds import Phase, Round
 from learner.dispatcher.verdicts import run_verdict, waits_for
 from schemas.control import State, Stop
 from schemas.errors import ProtocolError
-from schemas.status import Ack, Failed, FailureKind, Heartbeat, Left, Operator, ProducerState, Report
+from schemas.status import Ack, Beat, Failed, FailureKind, Heartbeat, Left, Operator, ProducerState, Report
 
+TELL_TABLE = 4  # after this part of the time that a run may go without a group, the slots are told
 NEWCOMER_BEATS = 2  # newcomers within so many beats share a round
 
 
@@ -46,6 +48,8 @@ class Dispatcher(Issuing):
         self.finishing = False
         self.stop: Stop | None = None
         self.published: State | None = None
+        self._told: tuple[object, ...] = ()
+        self._needing_of: tuple[object, list[Producer]] = (None, [])
 
     # --- events -------------------------------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class Dispatcher(Issuing):
         elif self.dataset != report.dataset:
             problems.append(f"data: learner knows {self.dataset}, producer has {report.dataset}; use the same data set")
         if problems:
-            self.roster.refused[report.producer] = problems
+            self.roster.refuse(report.producer, problems)
             self._note(f"producer {report.producer} refused: {'; '.join(problems)}", "warning")
             return
         for name, value in report.digests.items():
@@ -158,8 +162,7 @@ class Dispatcher(Issuing):
     def _on_operator(self, record: Operator) -> None:
         if record.action == "stop":
             self._stop(f"stopped by {record.by}", resumable=True)
-        elif record.producer in self.roster.producers:
-            self.roster.producers[record.producer].draining = True
+        elif record.producer is not None and self.roster.drain(record.producer):
             self._note(f"producer {record.producer} drains, asked by {record.by}")
 
     def _on_beat(self, number: int) -> None:
@@ -180,6 +183,11 @@ class Dispatcher(Issuing):
             self.awaited.clear()
         if not self.settled and not self.awaited:
             self.out.append(ev.ReadPast(number))
+        if self.asked and self.stop is None:
+            self._hedge()
+            patience = self.plan.beats(self.plan.dispatch.no_progress_timeout_s) // TELL_TABLE
+            if self.window and patience and number - self.progress_beat == patience:
+                self._note("\n  ".join([f"no group for {patience} beats:", *slot_table(self)]), "warning")
 
     def _on_caught_up(self, number: int) -> None:
         self.settled = self.settled or not self.awaited
@@ -192,6 +200,7 @@ class Dispatcher(Issuing):
         if self.stop is None:
             verdict = run_verdict(self)
             if verdict is not None:
+                self._note("\n  ".join(["the slots at the end:", *slot_table(self)]), "warning")
                 self._stop(verdict.reason, resumable=verdict.resumable)
         if self.stop is None:
             self._end_round()
@@ -200,10 +209,13 @@ class Dispatcher(Issuing):
             self._seal()
             self._assign()
         self._answer()
-        state = self.state()
-        if state != self.published:
-            self.published = state
-            self.out.insert(0, ev.PublishState(state))
+        facts = facts_of(self)
+        if facts != self._told:
+            self._told = facts
+            state = state_of(self)
+            if state != self.published:
+                self.published = state
+                self.out.insert(0, ev.PublishState(state))
 
     def _end_round(self) -> None:
         if self.round is None:
@@ -218,18 +230,14 @@ class Dispatcher(Issuing):
             return
         digest, version, gaps = self.round.digest, self.round.version, self.round.gaps
         for name in outcome.loaded:
-            producer = self.roster.producers.get(name)
-            if producer is not None:
-                producer.held, producer.digest, producer.failed_rounds = version, digest, 0
-                producer.suspect = False  # its engine has answered
+            self.roster.loaded(name, version, digest)
         for name, why in outcome.failed.items():
             self._note(f"refit round {self.round.number} version {version} failed at {name}: {why}", "warning")
             producer = self.roster.producers.get(name)
             if producer is not None:
                 producer.failed_rounds += 1
                 if producer.failed_rounds >= self.plan.refit.max_tries:
-                    self._remove(name, f"expelled after {producer.failed_rounds} failed rounds, last: {why}")
-                    self.roster.refused[name] = [f"refit failed {producer.failed_rounds} times: {why}"]
+                    self._expel(name, f"refit failed {producer.failed_rounds} times, the last: {why}")
         self.F = version if self.F is None else max(self.F, version)
         self.weights_digest = digest
         gap = f" probe_gap={max(gaps.values()):.1e}" if gaps else ""
@@ -299,12 +307,13 @@ class Dispatcher(Issuing):
         return not serving or max(self.beat - p.joined_beat for p in needing) >= NEWCOMER_BEATS
 
     def _needing(self) -> list[Producer]:
+        """Who does not hold the weights of v. Asked after every event, so it is found anew only when something changed."""
         digest = self.weights_digest if self.v == self.F else None
-        return [
-            p
-            for p in self.roster.producers.values()
-            if not p.draining and p.state is not ProducerState.LEAVING and not (digest and p.holds(self.v, digest))
-        ]
+        known = (self.roster.revision, self.v, digest)
+        if known != self._needing_of[0]:
+            producers = self.roster.producers.values()
+            self._needing_of = known, [p for p in producers if not p.draining and not (digest and p.holds(self.v, digest))]
+        return [p for p in self._needing_of[1] if p.state is not ProducerState.LEAVING]
 
     def _start_round(self, version: int) -> None:
         self.rounds += 1
@@ -331,36 +340,14 @@ class Dispatcher(Issuing):
         """What rank 0 waits for, for a person."""
         return waits_for(self)
 
-    def state(self) -> State:
-        """All that holds, as published on `control`."""
-        version = self.validation.version
-        validation_topic = None if version is None else self.topics.get(("validation", version))
-        return State(
-            uuid=self.plan.uuid,
-            incarnation=self.plan.incarnation,
-            config_digest=self.plan.config_digest,
-            F=self.F,
-            weights_digest=self.weights_digest,
-            sealed_through=self.sealed_through,
-            last_version=self.last,
-            window=dict(sorted(self.window.items())),
-            validations={version: validation_topic} if version is not None and validation_topic else {},
-            dataset=self.dataset,
-            members=self.roster.members(),
-            refused=self.roster.refused,
-            round=self.round.record() if self.round else None,
-            stop=self.stop,
-        )
+    def beat_record(self, number: int) -> Beat:
+        """The next beat, with where everything stands, for people."""
+        return beat_of(self, number)
 
     def _remove(self, name: str, why: str) -> None:
-        producer = self.roster.remove(name)
-        if producer is None:
-            return
-        self._note(f"producer {name} {why}", "warning" if "left" not in why else "info")
+        super()._remove(name, why)
         if self.round is not None:
             self.round.on_lost(name)
-        for _ in self.table.lose(name):
-            self.counters.bump("failures", FailureKind.LOST.value)
 
     def _stop(self, reason: str, *, resumable: bool) -> None:
         if self.stop is None:

@@ -266,6 +266,8 @@ class Counters:
     failures: dict[str, int] = field(default_factory=dict)
     refusals: dict[str, int] = field(default_factory=dict)
     reissued: int = 0
+    hedged: int = 0
+    filtered: int = 0
     duplicates: int = 0
     late: int = 0
     ignored_status: int = 0
@@ -277,8 +279,19 @@ class Counters:
     def as_metrics(self) -> dict[str, float]:
         flat: dict[str, Any] = {f"dispatch/failures_{k}": v for k, v in self.failures.items()}
         flat |= {f"dispatch/refused_{k}": v for k, v in self.refusals.items()}
-        flat |= {"dispatch/reissued": self.reissued, "dispatch/duplicates": self.duplicates, "dispatch/late": self.late}
+        flat |= {f"dispatch/{name}": count for name, count in self.totals().items()}
         return {k: float(v) for k, v in flat.items()}
+
+    def totals(self) -> dict[str, int]:
+        """Counts that have no kinds."""
+        return {
+            "reissued": self.reissued,
+            "hedged": self.hedged,
+            "filtered": self.filtered,
+            "duplicates": self.duplicates,
+            "late": self.late,
+            "ignored_status": self.ignored_status,
+        }
 
 
 @dataclass(frozen=True, slots=True)

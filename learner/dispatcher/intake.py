@@ -12,7 +12,9 @@ import logging
 from broker_config.reader import Record
 from broker_config.writer import LogWriter
 from learner.dispatcher.events import GroupRead, GroupRefused, Kind, SealRead
+from learner.run import LearnerRun
 from schemas import seal as seals
+from schemas.control import DatasetFacts
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt
 from schemas.quarantine import Quarantined
@@ -20,6 +22,22 @@ from schemas.seal import Seal
 from schemas.validity import Rules, accept
 
 log = logging.getLogger(__name__)
+
+
+def rules_of(run: LearnerRun, uuid: str, dataset: DatasetFacts, vocab_size: int) -> Rules:
+    """What a valid record of this run is."""
+    return Rules(
+        run=uuid,
+        seed=run.run.seed,
+        rows=dataset.rows,
+        validation_rows=dataset.validation_rows,
+        prompts_per_step=run.grpo.num_prompts_per_step,
+        generations_per_prompt=run.grpo.num_generations_per_prompt,
+        max_age=run.grpo.max_trajectory_age_steps,
+        vocab_size=vocab_size,
+        max_total_length=run.model.max_total_sequence_length,
+        max_record_bytes=run.kafka.max_record_mib << 20,
+    )
 
 
 class Intake:

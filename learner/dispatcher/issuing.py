@@ -8,23 +8,26 @@ T - A and T; lower versions are given out first; versions are sealed in order; r
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from learner.dispatcher import events as ev
+from learner.dispatcher.draw_outcomes import DrawOutcomes
 from learner.dispatcher.events import Command, Counters, Filled, Kind, Note
 from learner.dispatcher.plan import Plan
 from learner.dispatcher.roster import Producer, Roster
-from learner.dispatcher.slots import Limits, Slot, SlotTable
+from learner.dispatcher.slots import Limits, Slot, SlotState, SlotTable
 from learner.dispatcher.validation import Validation
 from schemas.control import DatasetFacts, State
 from schemas.draws import last_version, row_of
+from schemas.group import TrajectoryGroup
 from schemas.identity import Attempt
 from schemas.requests import Request
 from schemas.seal import Seal, SealedSlot
 from schemas.status import FailureKind, InHand
 
 CALM_STEPS = 20  # steps without a wait after which `lead` falls by one
+MAX_REFUSALS = 3  # records of one producer that are refused in a row until it is expelled
+HEDGES_A_BEAT = 32
 
 
 class Issuing:
@@ -54,7 +57,7 @@ class Issuing:
         """Whether all is read that producers of an earlier incarnation had in hand or had published; nothing is issued before."""
         self.learner_ready = False
         self.counters = Counters()
-        self.draw_outcomes: deque[str | None] = deque(maxlen=4 * plan.grpo.num_prompts_per_step)
+        self.draw_outcomes = DrawOutcomes(4 * plan.grpo.num_prompts_per_step)
         self.out: list[Command] = []
         self._learn_last()
 
@@ -72,26 +75,58 @@ class Issuing:
             group.request, event.partition, event.offset, event.sha256, event.content_sha256, mean, group.generated_tokens
         )
         self.roster.take(group.producer, group.kind, group.request)
+        sender = self.roster.producers.get(group.producer)
+        if sender is not None:
+            sender.refusals = 0
         slots = self.table.get(group.kind, group.request.version)
-        holders = self.table.accept(group.kind, filled)
-        if holders is None:
+        accepted = self.table.accept(group.kind, filled, passes=self._passes(group))
+        if accepted is None:
             if slots is None:
                 self.counters.late += 1
             else:
                 self.counters.duplicates += 1
             return
         self.progress_beat = self.beat
+        self.counters.filtered += accepted.filtered
         if group.kind == "rollout":
-            self.draw_outcomes.append(None)
-        for name, key in holders.items():
+            self.draw_outcomes.add(None)
+        for name, key in accepted.holders.items():
             if name != group.producer or key != group.request:
                 self._cancel(self.roster.producers.get(name), group.kind, key)
+
+    def _passes(self, group: TrajectoryGroup) -> bool:
+        """The filter of dynamic sampling (DAPO, arXiv:2503.14476): a group of equal rewards has no advantage to learn from."""
+        if not self.plan.grpo.use_dynamic_sampling or group.kind != "rollout":
+            return True
+        rewards = [t.reward for t in group.trajectories]
+        return min(rewards) != max(rewards)
 
     def _on_refused(self, event: ev.GroupRefused) -> None:
         self.counters.bump("refusals", event.reason)
         if event.key is not None and event.producer is not None:
             key = Attempt.parse(event.key)
             self._release(event.kind, key, event.producer, FailureKind.ROLLOUT, f"record refused: {event.reason}")
+        sender = self.roster.producers.get(event.producer or "")
+        if sender is None:
+            return
+        sender.refusals += 1
+        if sender.refusals >= MAX_REFUSALS:
+            why = f"{sender.refusals} of its records in a row were refused, the last: {event.reason}"
+            self._expel(sender.name, why)
+
+    def _expel(self, name: str, why: str) -> None:
+        """A producer whose work cannot be used; it is told by the state, ends, and may come back as a new one."""
+        self._remove(name, f"expelled: {why}")
+        self.roster.refuse(name, [why])
+
+    def _remove(self, name: str, why: str) -> None:
+        """The producer is gone: what it had is issued again."""
+        producer = self.roster.remove(name)
+        if producer is None:
+            return
+        self._note(f"producer {name} {why}", "warning" if "left" not in why else "info")
+        for _ in self.table.lose(name):
+            self.counters.bump("failures", FailureKind.LOST.value)
 
     def _on_seal(self, seal: Seal, offset: int) -> None:
         if seal.version in self.seals or seal.version < self.v:
@@ -106,6 +141,9 @@ class Issuing:
     def _on_trained(self, version: int, waited: bool) -> None:
         self.v = version + 1
         self.seals.pop(version, None)
+        self.seals_written.discard(version)
+        self.topics.pop(("rollout", version), None)
+        self.topics_asked.discard(("rollout", version))
         self.progress_beat = self.beat
         self.out.append(ev.CloseTopic("rollout", version))
         highest = self.plan.grpo.max_trajectory_age_steps
@@ -175,17 +213,48 @@ class Issuing:
             return True
         exact = kind == "validation"
         urgent = exact or version == self.v
-        for slot in slots.unassigned():
-            producer = self.roster.best_for(
-                version, self.plan.grpo.max_trajectory_age_steps, slot.holders, exact=exact, urgent=urgent
-            )
+        slot = slots.next_free()
+        if slot is None:
+            return True
+        candidates = self.roster.candidates(version, self.plan.grpo.max_trajectory_age_steps, exact=exact, urgent=urgent)
+        while slot is not None:
+            producer = candidates.best(slot.holders)
             if producer is None:
                 return False
             self._issue(slot, producer)
+            slot = slots.next_free()
         return True
 
+    def _hedge(self) -> None:
+        """Slots of the version that is trained next, all given out, some to producers far slower than the fleet: once more.
+
+        Chosen by the producer's rate, never by the rollout's length, so long rollouts are trained as often as short ones.
+        """
+        slots = self.table.get("rollout", self.v)
+        share = self.plan.dispatch.hedge_below
+        if slots is None or share <= 0 or self.v not in self.window or not slots.all_assigned or slots.complete:
+            return
+        slow = self.roster.slow(self.beat, share)
+        lonely = [
+            slot
+            for name in sorted(slow)
+            for slot, _ in slots.held_by(name)
+            if slot.state is SlotState.ASSIGNED and len(slot.holders) == 1
+        ]
+        if not lonely:
+            return
+        age = self.plan.grpo.max_trajectory_age_steps
+        candidates = self.roster.candidates(self.v, age, exact=False, urgent=False)
+        for slot in lonely[:HEDGES_A_BEAT]:
+            producer = candidates.best(slow)
+            if producer is None:
+                return
+            self.counters.hedged += 1
+            self._note(f"{slot.next_key} hedged: {next(iter(slot.holders))} is slow, {producer.name} tries it too")
+            self._issue(slot, producer)
+
     def _issue(self, slot: Slot, producer: Producer) -> None:
-        if slot.attempt > 0 or slot.draw > 0:
+        if (slot.attempt > 0 or slot.draw > 0) and not slot.holders:
             self.counters.reissued += 1
         key = self.table.assign(slot, producer.name)
         self.roster.give(producer, slot.kind, key, self.beat)
@@ -233,7 +302,7 @@ class Issuing:
         self.counters.bump("failures", failure.value)
         self._note(f"{key} failed at {producer} ({failure.value}): {reason}", "warning")
         if freed.draw > draw and kind == "rollout":
-            self.draw_outcomes.append(reason)
+            self.draw_outcomes.add(reason)
 
     def _cancel_all(self, slots: list[Slot]) -> None:
         for slot in slots:

@@ -1,20 +1,25 @@
 """The socket between rank 0 and its dispatcher process: one question, one answer, msgpack frames with a length.
 
-Invariants: rank 0 asks and the dispatcher answers each question once, within `ANSWER_S` (an answer may be `wait`); when either
-end closes, the other's next call raises `LinkClosed`.
+Invariants: rank 0 asks and the dispatcher answers each question once. `next` is answered within `ANSWER_S` (perhaps by `wait`);
+while another answer takes longer (an outage of the broker), the dispatcher sends a sign of life every `ALIVE_S`, so rank 0 waits
+for a dispatcher that lives, and for no other. When either end closes, the other's next call raises `LinkClosed`.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgpack
 
 from schemas.errors import WeirError
 
 ANSWER_S = 2.0  # the dispatcher answers `wait` after this long, so that rank 0 can show the other ranks that it lives
+ALIVE_S = 2.0
+ALIVE: Final = {"alive": True}
 _LENGTH = struct.Struct("<Q")
 
 Message = dict[str, Any]
@@ -24,18 +29,28 @@ class LinkClosed(WeirError):
     """The process at the other end has gone."""
 
 
-class Link:
-    """One end of the socket. Used by one thread at a time in each direction."""
+class LinkSilent(WeirError):
+    """The process at the other end is there and says nothing."""
 
-    def __init__(self, sock: socket.socket) -> None:
+
+class Link:
+    """One end of the socket. Received by one thread; sent by any."""
+
+    def __init__(self, sock: socket.socket, silence_s: float | None = None) -> None:
+        """silence_s: how long `receive` waits for the next bytes; None: for ever."""
         self._socket = sock
-        sock.setblocking(True)
+        self._silence_s = silence_s
+        self._sending = threading.Lock()
+        sock.settimeout(silence_s)
 
     def send(self, message: Message) -> None:
         body = msgpack.packb(message)
         try:
-            self._socket.sendall(_LENGTH.pack(len(body)))
-            self._socket.sendall(body)
+            with self._sending:
+                self._socket.sendall(_LENGTH.pack(len(body)))
+                self._socket.sendall(body)
+        except TimeoutError as error:
+            raise self._silent() from error
         except OSError as error:
             raise LinkClosed(f"the other process has gone ({error})") from error
 
@@ -44,10 +59,20 @@ class Link:
         message: Message = msgpack.unpackb(self._exactly(length), raw=False, strict_map_key=False, max_bin_len=2**31 - 1)
         return message
 
-    def ask(self, op: str, **payload: Any) -> Message:
-        """Rank 0: one question and its answer."""
+    def ask(self, op: str, alive: Callable[[], None] = lambda: None, **payload: Any) -> Message:
+        """Rank 0: one question and its answer; `alive` is called at each sign of life before it.
+
+        Raises:
+            LinkClosed, LinkSilent
+        """
         self.send({"op": op, **payload})
-        return self.receive()
+        return self.answer(alive)
+
+    def answer(self, alive: Callable[[], None]) -> Message:
+        """Rank 0: the next message that is no sign of life."""
+        while (answer := self.receive()) == ALIVE:
+            alive()
+        return answer
 
     def close(self) -> None:
         self._socket.close()
@@ -58,9 +83,36 @@ class Link:
         while at < count:
             try:
                 read = self._socket.recv_into(view[at:])
+            except TimeoutError as error:
+                raise self._silent() from error
             except OSError as error:
                 raise LinkClosed(f"the other process has gone ({error})") from error
             if read == 0:
                 raise LinkClosed("the other process has gone")
             at += read
         return data
+
+    def _silent(self) -> LinkSilent:
+        return LinkSilent(f"the other process said nothing for {self._silence_s:g} s; does it stand still?")
+
+
+class SignsOfLife:
+    """The dispatcher's side: while `busy` is set, a sign of life every `ALIVE_S`, from a thread of its own."""
+
+    def __init__(self, link: Link) -> None:
+        self.busy = threading.Event()
+        self.busy.set()
+        self._link = link
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="signs-of-life", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            while not self._over.wait(ALIVE_S):
+                if self.busy.is_set():
+                    self._link.send(ALIVE)
+        except LinkClosed:
+            return  # whoever receives is told
+
+    def stop(self) -> None:
+        self._over.set()

@@ -1,12 +1,16 @@
 """The producers that the dispatcher knows: what each holds, has in hand and can take on.
 
 Invariants: a producer's `held` is what it last acknowledged, never what it was sent; capacity is what it states in all, less
-what the dispatcher gave it; time is counted in beats, so a stalled broker or dispatcher makes nobody late.
+what the dispatcher gave it; time is counted in beats, so a stalled broker or dispatcher makes nobody late; `revision` grows with
+everything that the control state tells of producers. Who has room is kept, not searched for: a question after an event costs as
+much as there are producers with room, not as there are producers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import heapq
+import statistics
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +20,9 @@ from schemas.identity import Attempt
 from schemas.status import Heartbeat, ProducerState, Report
 
 RATE_SMOOTHING = 0.3  # weight of the newest heartbeat in a producer's token rate
+MEASURED = 5  # heartbeats with work in hand until a rate counts
+MAX_REFUSED = 64  # refused producers that are remembered: the state, which tells them so, must not grow for ever
+QUIET_BEATS = 3  # a producer that is silent for longer generates nothing that we know of
 
 
 @dataclass(slots=True)
@@ -38,6 +45,10 @@ class Producer:
     engine_tokens: int | None = None
     """The engine's total in the last heartbeat."""
     tokens_per_beat: float = 0.0
+    measured: int = 0
+    """Heartbeats that went into the rate."""
+    refusals: int = 0
+    """Records of it that were refused, since its last good one."""
     assigned: set[tuple[Kind, Attempt]] = field(default_factory=set)
     tokens_of: dict[tuple[Kind, Attempt], int] = field(default_factory=dict)
     progress_beat: dict[tuple[Kind, Attempt], int] = field(default_factory=dict)
@@ -48,6 +59,17 @@ class Producer:
 
     def holds(self, version: int | None, digest: str | None) -> bool:
         return version is not None and self.held == version and self.digest == digest
+
+    def rate(self, beat: int) -> float:
+        """Tokens a beat, as far as is known; less the longer it is silent."""
+        silent = beat - self.last_beat
+        return self.tokens_per_beat * (1.0 if silent <= QUIET_BEATS else QUIET_BEATS / silent)
+
+    def may_serve(self, version: int, max_age: int, *, exact: bool) -> bool:
+        """Whether its weights and its state allow work of target `version`."""
+        if self.draining or self.state is ProducerState.LEAVING or self.held < 0:
+            return False
+        return self.held == version if exact else version - max_age <= self.held <= version
 
     def stalled(self, beat: int, limit: int) -> list[tuple[Kind, Attempt]]:
         """Requests in hand that made no progress for `limit` beats."""
@@ -61,6 +83,9 @@ class Roster:
         self.request_partitions = request_partitions
         self.producers: dict[str, Producer] = {}
         self.refused: dict[str, list[str]] = {}
+        self.revision = 0
+        self._roomy: dict[str, Producer] = {}
+        self._full: dict[str, Producer] = {}
 
     def join(self, report: Report, beat: int) -> Producer:
         """Take in a producer by its report; a known one is refreshed, with nothing in hand.
@@ -82,6 +107,8 @@ class Roster:
             joined_beat=beat,
         )
         self.producers[report.producer] = producer
+        self._sort_in(producer)
+        self.revision += 1
         return producer
 
     def heartbeat(self, record: Heartbeat, beat: int) -> Producer | None:
@@ -92,12 +119,16 @@ class Roster:
         if producer.engine_tokens is not None:  # the first total may be of a long life before it joined
             generated = max(0, record.engine_tokens - producer.engine_tokens)
             producer.suspect = producer.suspect and generated == 0
-            rate = generated / max(1, beat - producer.last_beat)
-            producer.tokens_per_beat += RATE_SMOOTHING * (rate - producer.tokens_per_beat)
+            if producer.assigned or generated:  # having nothing to do is not being slow
+                rate = generated / max(1, beat - producer.last_beat)
+                producer.tokens_per_beat += RATE_SMOOTHING * (rate - producer.tokens_per_beat)
+                producer.measured += 1
         producer.engine_tokens = record.engine_tokens
         producer.last_beat = beat
         producer.state = record.state
-        producer.capacity = record.capacity
+        if producer.capacity != record.capacity:
+            producer.capacity = record.capacity
+            self._sort_in(producer)
         for item in record.in_hand:
             key: tuple[Kind, Attempt] = (item.kind, item.key)
             if key in producer.assigned and item.tokens > producer.tokens_of.get(key, -1):
@@ -108,6 +139,7 @@ class Roster:
     def give(self, producer: Producer, kind: Kind, key: Attempt, beat: int) -> None:
         producer.assigned.add((kind, key))
         producer.progress_beat[kind, key] = beat
+        self._sort_in(producer)
 
     def take(self, name: str, kind: Kind, key: Attempt) -> None:
         """The producer has this request no more (published, failed, cancelled)."""
@@ -116,46 +148,74 @@ class Roster:
             producer.assigned.discard((kind, key))
             producer.tokens_of.pop((kind, key), None)
             producer.progress_beat.pop((kind, key), None)
+            self._sort_in(producer)
 
     def remove(self, name: str) -> Producer | None:
+        self._roomy.pop(name, None)
+        self._full.pop(name, None)
+        self.revision += 1
         return self.producers.pop(name, None)
+
+    def refuse(self, name: str, problems: list[str]) -> None:
+        self.refused[name] = problems
+        if len(self.refused) > MAX_REFUSED:
+            del self.refused[next(iter(self.refused))]
+        self.revision += 1
+
+    def loaded(self, name: str, version: int, digest: str | None) -> None:
+        """The producer's own ack: it serves these weights."""
+        producer = self.producers.get(name)
+        if producer is not None:
+            producer.held, producer.digest, producer.failed_rounds = version, digest, 0
+            producer.suspect = False  # its engine has answered
+            self.revision += 1
+
+    def drain(self, name: str) -> bool:
+        """No new work for this producer. False if there is no such."""
+        producer = self.producers.get(name)
+        if producer is None:
+            return False
+        producer.draining = True
+        self.revision += 1
+        return True
+
+    def _sort_in(self, producer: Producer) -> None:
+        free = producer.free
+        for group, belongs in ((self._roomy, free > 0), (self._full, free == 0)):
+            if belongs:
+                group[producer.name] = producer
+            else:
+                group.pop(producer.name, None)
 
     def lapsed(self, beat: int, lease_beats: int) -> list[Producer]:
         return [p for p in self.producers.values() if beat - p.last_beat > lease_beats]
 
     def members(self) -> dict[str, Member]:
         return {
-            p.name: Member(requests_partition=p.requests_partition, held=p.held, digest=p.digest)
+            p.name: Member(requests_partition=p.requests_partition, held=p.held, digest=p.digest, draining=p.draining)
             for p in sorted(self.producers.values(), key=lambda p: p.name)
         }
 
-    def best_for(self, version: int, max_age: int, exclude: Iterable[str], *, exact: bool, urgent: bool) -> Producer | None:
-        """The producer that should get work of target `version`, or None.
+    def candidates(self, version: int, max_age: int, *, exact: bool, urgent: bool) -> Candidates:
+        """Who may get work of target `version` now, the best first.
 
         It must have acknowledged weights of at least version - max_age (exactly `version` if `exact`) and at most `version`, and
-        have room; an `urgent` request may exceed the capacity by one. Among those, the one with the most room for its speed. A
-        suspect one gets none while there is another, be that one full: a prompt must not fail for the engine that it was given.
+        have room; an `urgent` request may exceed the capacity by one, when nobody has room. A suspect one gets none while there
+        is another, be that one full: a prompt must not fail for the engine that it was given.
         """
-        excluded = set(exclude)
-        able = [
-            p
-            for p in self.producers.values()
-            if p.name not in excluded
-            and not p.draining
-            and p.state is not ProducerState.LEAVING
-            and (p.held == version if exact else version - max_age <= p.held <= version)
-            and p.held >= 0
-        ]
-        room = 1 if urgent else 0
-        trusted = [p for p in able if not p.suspect] or able
-        candidates = [p for p in trusted if p.free + room > 0]
-        fastest = max((p.tokens_per_beat for p in candidates), default=0.0)
+        able = [p for p in self._roomy.values() if p.may_serve(version, max_age, exact=exact)]
+        full = [p for p in self._full.values() if p.may_serve(version, max_age, exact=exact)] if urgent else []
+        if any(p.suspect for p in (*able, *full)):
+            trusted = any(not p.suspect and p.may_serve(version, max_age, exact=exact) for p in self.producers.values())
+            able = [p for p in able if not (trusted and p.suspect)]
+            full = [p for p in full if not (trusted and p.suspect)]
+        return Candidates(able, full if urgent else None)
 
-        def preference(p: Producer) -> tuple[float, int, str]:
-            speed = p.tokens_per_beat / fastest if fastest > 0 and p.tokens_per_beat > 0 else 1.0
-            return (len(p.assigned) + 1) / max(speed, 0.05) / p.capacity, -p.held, p.name
-
-        return min(candidates, key=preference, default=None)
+    def slow(self, beat: int, share: float) -> set[str]:
+        """Producers with work in hand whose token rate is below `share` of the fleet's median."""
+        measured = {p.name: p.rate(beat) for p in self.producers.values() if p.measured >= MEASURED}
+        median = statistics.median(measured.values()) if len(measured) > 1 else 0.0
+        return {name for name, rate in measured.items() if rate < share * median and self.producers[name].assigned}
 
     def _emptiest_partition(self) -> int:
         load = [0] * self.request_partitions
@@ -168,6 +228,58 @@ class Roster:
             assert p.name == name
             assert 0 <= p.requests_partition < self.request_partitions
             assert len(p.assigned) <= p.capacity + 1, (name, len(p.assigned), p.capacity)
+            assert (name in self._roomy, name in self._full) == (p.free > 0, p.free == 0), name
+
+
+Item = tuple[float, int, str, Producer]
+
+
+class Candidates:
+    """Producers that may get work, given out the best first: those with the most room for their speed.
+
+    `full`: may take one request over their capacity, when nobody has room; None if that is not wanted.
+    """
+
+    def __init__(self, able: list[Producer], full: list[Producer] | None) -> None:
+        everybody = (*able, *(full or ()))
+        self._fastest = max((p.tokens_per_beat for p in everybody), default=0.0)
+        self._able = [self._item(p) for p in able]
+        self._full = None if full is None else [self._item(p) for p in full]
+        heapq.heapify(self._able)
+        heapq.heapify(self._full or [])
+
+    def best(self, exclude: Container[str] = ()) -> Producer | None:
+        """The one that should get the next request; it stays a candidate while it has room."""
+        found = self._next(self._able, 1, exclude)
+        if found is None and self._full is not None:
+            found = self._next(self._full, 0, exclude)
+        return found
+
+    def _next(self, heap: list[Item], room: int, exclude: Container[str]) -> Producer | None:
+        """The best of `heap` that has at least `room`. Entries are as old as the producer's last request: renewed here."""
+        excluded: list[Item] = []
+        found = None
+        while heap and found is None:
+            item = heapq.heappop(heap)
+            producer = item[-1]
+            if producer.free < room:
+                if room == 1 and producer.free == 0 and self._full is not None:
+                    heapq.heappush(self._full, self._item(producer))
+            elif item[0] != self._load(producer):
+                heapq.heappush(heap, self._item(producer))
+            else:
+                excluded.append(item)
+                found = None if producer.name in exclude else producer
+        for item in excluded:
+            heapq.heappush(heap, item)
+        return found
+
+    def _item(self, p: Producer) -> Item:
+        return self._load(p), -p.held, p.name, p
+
+    def _load(self, p: Producer) -> float:
+        speed = p.tokens_per_beat / self._fastest if self._fastest > 0 and p.tokens_per_beat > 0 else 1.0
+        return (len(p.assigned) + 1) / max(speed, 0.05) / p.capacity
 
 
 def disagreements(report: Report, agreed: Mapping[str, Any], digests: Mapping[str, str]) -> list[str]:

@@ -17,30 +17,35 @@ from typing import Any, assert_never
 
 from broker_config.clients import make_admin
 from broker_config.deadline import Deadline
-from broker_config.reader import LogReader, Partition, Record
+from broker_config.reader import LogReader, Record
 from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
+from broker_config.watchdog import Watchdog
 from broker_config.writer import LogWriter
 from learner.dispatcher import events as ev
 from learner.dispatcher.bodies import Bodies
 from learner.dispatcher.claim import Claimed, ControlLog
 from learner.dispatcher.core import Dispatcher
 from learner.dispatcher.events import Command, Event, Kind
-from learner.dispatcher.intake import Intake
-from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message
+from learner.dispatcher.intake import Intake, rules_of
+from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message, SignsOfLife
 from learner.dispatcher.outcomes import commit_offsets, validation_metrics, write_metrics
-from learner.dispatcher.version_topics import VersionTopics
+from learner.dispatcher.parent import Parent
+from learner.dispatcher.state_log import StateLog
+from learner.dispatcher.version_topics import PastBeat, VersionTopics
 from learner.run import LearnerRun
 from schemas import headers as headers_of
 from schemas import seal as seals
 from schemas import status
-from schemas.control import State
+from schemas.control import DatasetFacts, State
 from schemas.errors import BrokerError, RecordRefused
+from schemas.failpoints import reach
 from schemas.identity import seal_key
 from schemas.status import Beat
-from schemas.validity import Rules
 
 log = logging.getLogger(__name__)
+
+STANDSTILL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Shell:
         self,
         run: LearnerRun,
         link: Link,
+        signs: SignsOfLife,
         bootstrap: str,
         claimed: Claimed,
         control: ControlLog,
@@ -73,6 +79,7 @@ class Shell:
     ) -> None:
         self.config = run
         self.link = link
+        self.signs = signs
         self.bootstrap = bootstrap
         self.claimed = claimed
         self.control = control
@@ -92,8 +99,11 @@ class Shell:
         self.beat_number = 0
         self.next_beat: float | None = time.monotonic()
         self.beat_sent = 0.0
-        self.read_past: tuple[int, dict[Partition, int]] | None = None
+        self.past = PastBeat()
         self.over = False
+        self.states = StateLog(writer, self.topics.control, claimed.state.F if claimed.state is not None else None)
+        self.parent = Parent(run.learner.rank_timeout_s)
+        self.watchdog = Watchdog(STANDSTILL_S)
 
     def run(self, core: Dispatcher) -> None:
         """Serve until the run is over.
@@ -108,9 +118,12 @@ class Shell:
         threading.Thread(target=self._listen, name="link", daemon=True).start()
         self._do(core.begin())
         while not self.over:
+            self.watchdog.kick()
+            self.parent.check()
             self._beat_if_due()
             self._answer_wait_if_due()
             self._judge_read_past()
+            self.states.write_if_due(self.inbox.empty())
             try:
                 item = self.inbox.get(timeout=self._patience())
             except queue.Empty:
@@ -118,6 +131,8 @@ class Shell:
             self._take(item)
 
     def close(self) -> None:
+        self.states.write()
+        self.watchdog.stop()
         self.reader.close()
         self.worker.shutdown(wait=True, cancel_futures=True)
         self.control.close()
@@ -172,7 +187,7 @@ class Shell:
         self.beat_sent = now
         self.next_beat = None  # the next one is due a second after this one has been read back
         self.beat_number += 1
-        beat = Beat(uuid=self.claimed.uuid, incarnation=self.claimed.incarnation, number=self.beat_number)
+        beat = self.core.beat_record(self.beat_number)
         self.writer.post(self.topics.status, beat.to_bytes(), key="beat")
 
     # --- records ------------------------------------------------------------------------------------------------------------
@@ -219,6 +234,7 @@ class Shell:
 
     def _on_question(self, message: Message) -> None:
         op = message["op"]
+        self.signs.busy.set()
         if op == "next":
             self.question_since = time.monotonic()
             self._do_event(ev.NextAsked())
@@ -241,18 +257,24 @@ class Shell:
                 answer = self._manifest_facts()
             case "stop":
                 self._do_event(ev.StopAsked(message["reason"], message["resumable"]))
+                self.states.write()
                 self.writer.flush(Deadline(self.config.kafka.timeout_s))
             case "finished":
                 self._do_event(ev.Finished())
+                self.states.write()
                 self.writer.flush(Deadline(self.config.kafka.timeout_s))
             case _:
                 raise ValueError(f"unknown question {op!r} of rank 0")
-        self.link.send(answer)
+        self._send(answer)
 
     def _reply(self, answer: Message) -> None:
         self.question_since = None
-        self.link.send({**answer, "news": self.news})
+        self._send({**answer, "news": self.news})
         self.news = []
+
+    def _send(self, answer: Message) -> None:
+        self.signs.busy.clear()
+        self.link.send(answer)
 
     def _answer_wait_if_due(self) -> None:
         if self.question_since is not None and time.monotonic() - self.question_since >= ANSWER_S:
@@ -289,11 +311,12 @@ class Shell:
                 self._close_topic(kind, version)
             case ev.WriteSeal(seal):
                 self._fence()
+                reach("dispatcher.before_seal")
                 value = seals.encode(seal)
                 topic = self.topics.trajectories(seal.version)
                 self.writer.post(topic, value, key=seal_key(seal.version), headers=headers_of.of_seal(seal, value))
             case ev.ReadPast(beat):
-                self._in_worker(self.versions.ends, lambda ends: self._start_read_past(beat, ends))
+                self._in_worker(self.versions.ends, lambda ends: self.past.ask(beat, ends))
             case ev.AnswerRefit(number, version, groups, worlds):
                 self._fence()
                 self._reply(
@@ -306,6 +329,7 @@ class Shell:
                     }
                 )
             case ev.AnswerBatch():
+                reach("dispatcher.after_seal")
                 self._answer_batch(command)
             case ev.AnswerFinish():
                 self._reply({"do": "finish"})
@@ -321,25 +345,12 @@ class Shell:
 
     def _publish_state(self, state: State) -> None:
         if self.intake is None and state.dataset is not None:
-            self.intake = self._make_intake(state)
-        self.writer.post(self.topics.control, state.to_bytes(), key="state")
+            self.intake = self._make_intake(state.dataset)
+        self.states.put(state)
 
-    def _make_intake(self, state: State) -> Intake:
-        run, dataset = self.config, state.dataset
-        assert dataset is not None
-        rules = Rules(
-            run=self.claimed.uuid,
-            seed=run.run.seed,
-            rows=dataset.rows,
-            validation_rows=dataset.validation_rows,
-            prompts_per_step=run.grpo.num_prompts_per_step,
-            generations_per_prompt=run.grpo.num_generations_per_prompt,
-            max_age=run.grpo.max_trajectory_age_steps,
-            vocab_size=self.vocab_size,
-            max_total_length=run.model.max_total_sequence_length,
-            max_record_bytes=run.kafka.max_record_mib << 20,
-        )
-        return Intake(rules, run.kafka.partitions, self.topics.quarantine, self.writer)
+    def _make_intake(self, dataset: DatasetFacts) -> Intake:
+        rules = rules_of(self.config, self.claimed.uuid, dataset, self.vocab_size)
+        return Intake(rules, self.config.kafka.partitions, self.topics.quarantine, self.writer)
 
     def _answer_batch(self, answer: ev.AnswerBatch) -> None:
         topic = self.topics.trajectories(answer.version)
@@ -381,23 +392,15 @@ class Shell:
     def _adopt_topics(self) -> None:
         """Read the version topics that earlier incarnations left, from the version on that is trained next."""
         if self.claimed.state is not None and self.claimed.state.dataset is not None:
-            self.intake = self._make_intake(self.claimed.state)
+            self.intake = self._make_intake(self.claimed.state.dataset)
         for version in self.versions.left_by_others(self.core.v):
             self.core.topics_asked.add(("rollout", version))
             self._topic_made("rollout", version, self.versions.make("rollout", version))
 
     # --- reading past a beat --------------------------------------------------------------------------------------------------
 
-    def _start_read_past(self, beat: int, ends: dict[Partition, int]) -> None:
-        self.read_past = (beat, ends)
-        self._judge_read_past()
-
     def _judge_read_past(self) -> None:
-        if self.read_past is None:
-            return
-        beat, ends = self.read_past
-        positions = self.reader.positions()
-        if all(positions.get(p, end) >= end for p, end in ends.items()):
-            self.read_past = None
+        beat = self.past.reached(self.reader.positions())
+        if beat is not None:
             # Behind all records that were handed over, of which some may still lie in the inbox.
             self.inbox.put(Happened(lambda: self._do_event(ev.CaughtUp(beat))))

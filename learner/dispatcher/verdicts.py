@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,10 +22,10 @@ def run_verdict(d: Dispatcher) -> Verdict | None:
     dispatch, n = d.plan.dispatch, d.plan.grpo.num_prompts_per_step
     if d.last == 0 and d.dataset is not None:
         return Verdict(f"the data set has {d.dataset.rows} rows, a step needs grpo.num_prompts_per_step={n}", resumable=False)
-    failed = [outcome for outcome in d.draw_outcomes if outcome is not None]
-    if len(failed) > 2 * n:
-        cause, times = Counter(failed).most_common(1)[0]
-        return Verdict(f"{len(failed)} of the last {len(d.draw_outcomes)} draws failed, {times} with: {cause}")
+    outcomes = d.draw_outcomes
+    if outcomes.failed > 2 * n:
+        cause, times = outcomes.commonest()
+        return Verdict(f"{outcomes.failed} of the last {len(outcomes)} draws failed, {times} with: {cause}")
     if not (d.learner_ready and d.asked):
         return None
     if d.beat - d.producer_beat > d.plan.beats(dispatch.no_producer_timeout_s):

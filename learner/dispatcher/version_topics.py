@@ -6,6 +6,8 @@ have the id that was announced; a new run adopts nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from confluent_kafka.admin import AdminClient
 
 from broker_config import admin
@@ -79,3 +81,23 @@ class VersionTopics:
 
     def _deadline(self) -> Deadline:
         return Deadline(self._run.kafka.timeout_s)
+
+
+class PastBeat:
+    """Tells when everything has been read that was there at a beat. Of several that are asked for, the last one counts."""
+
+    def __init__(self) -> None:
+        self._wanted: tuple[int, Mapping[Partition, int]] | None = None
+
+    def ask(self, beat: int, ends: Mapping[Partition, int]) -> None:
+        self._wanted = (beat, ends)
+
+    def reached(self, positions: Mapping[Partition, int]) -> int | None:
+        """The beat, once, when `positions` (next offset of each partition that is read) are past all ends."""
+        if self._wanted is None:
+            return None
+        beat, ends = self._wanted
+        if any(positions.get(partition, end) < end for partition, end in ends.items()):
+            return None
+        self._wanted = None
+        return beat

@@ -28,6 +28,7 @@ from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, 
 from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
 from learner.model.logprob import RowSelector, Wanted
 from schemas.config import ModelConfig
+from schemas.failpoints import reach
 from schemas.model_files import model_folder
 
 LossFunc = Callable[..., Any]
@@ -251,7 +252,9 @@ class Policy:
         work = [(piece, partial(self._loss, piece, p, r, counts)) for piece, p, r in pieces]
         for of_sums, of_ages, of_worst in self._passes(work, forward_only=False):
             sums, by_age, worst = sums + of_sums, by_age + of_ages, torch.maximum(worst, of_worst)
+        reach("learner.forward")
         applied, norm = optimizer.step(self._optimizer, self._learner.optimizer.clip_grad)
+        reach("learner.optimizer")
         for total in (sums, by_age):
             parallel.from_last_stage(parallel.sum_over_data_parallel(total))
         parallel.from_last_stage(parallel.max_over_data_parallel(worst))

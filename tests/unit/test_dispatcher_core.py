@@ -216,7 +216,8 @@ def test_late_and_doubled_groups_are_counted_and_left() -> None:
     driver.read_seal(0)
     commands = driver.group(key(0, 1))
     assert (commands, driver.core.counters.late) == ([], 1)
-    assert driver.core.counters.as_metrics() == {"dispatch/reissued": 0, "dispatch/duplicates": 1, "dispatch/late": 1}
+    counted = {name: count for name, count in driver.core.counters.as_metrics().items() if count}
+    assert counted == {"dispatch/duplicates": 1, "dispatch/late": 1}
 
 
 def test_the_loser_of_a_slot_is_cancelled() -> None:

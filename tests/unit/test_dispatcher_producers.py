@@ -245,7 +245,7 @@ def test_who_fails_max_tries_times_is_expelled_and_told_so() -> None:
     driver.beats(2, ["p0", "p1"])
     driver.refit(failing={"p1": "second"})
     assert set(driver.state.members) == {"p0"}
-    assert driver.state.refused["p1"] == ["refit failed 2 times: second"]
+    assert driver.state.refused["p1"] == ["refit failed 2 times, the last: second"]
     assert driver.core.stop is None
 
 

@@ -28,7 +28,8 @@ def make_roster(**producers: dict[str, Any]) -> Roster:
 
 
 def best(roster: Roster, version: int = 5, max_age: int = 1, exclude: tuple[str, ...] = (), **how: bool) -> str | None:
-    found = roster.best_for(version, max_age, exclude, exact=how.get("exact", False), urgent=how.get("urgent", False))
+    candidates = roster.candidates(version, max_age, exact=how.get("exact", False), urgent=how.get("urgent", False))
+    found = candidates.best(exclude)
     return found.name if found else None
 
 
@@ -138,7 +139,10 @@ def test_the_rate_is_of_the_time_in_the_roster() -> None:
     roster.heartbeat(make_heartbeat("p0", engine_tokens=10**9 + 40), 3)
     assert producer.tokens_per_beat == pytest.approx(0.3 * 20)
     roster.heartbeat(make_heartbeat("p0", engine_tokens=5), 4)  # the engine started again
-    assert 0 < producer.tokens_per_beat < 6
+    assert producer.tokens_per_beat == pytest.approx(6)  # and it had nothing to do meanwhile
+    roster.give(producer, "rollout", key(5, 0), 4)
+    roster.heartbeat(make_heartbeat("p0", engine_tokens=5), 5)
+    assert producer.tokens_per_beat == pytest.approx(0.7 * 6)
 
 
 def stalled(roster: Roster, beat: int, limit: int = 10) -> list[Attempt]:

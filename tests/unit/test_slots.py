@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from learner.dispatcher.events import Filled
-from learner.dispatcher.slots import MOVES, Limits, Slot, SlotState, SlotTable
+from learner.dispatcher.slots import MOVES, Accepted, Limits, Slot, SlotState, SlotTable, VersionSlots
 from schemas.errors import ProtocolError
 from schemas.identity import Attempt
 from schemas.status import FailureKind
@@ -35,14 +35,20 @@ def first(table: SlotTable) -> Slot:
 @pytest.mark.parametrize("start", SlotState)
 @pytest.mark.parametrize("end", SlotState)
 def test_moves_are_those_of_the_table_and_another_changes_nothing(start: SlotState, end: SlotState) -> None:
-    slot = Slot("rollout", 3, 1, state=start)
+    slots = VersionSlots("rollout", 3, 2)
+    slot = slots.slots[1]
+    slots.counts[slot.state] -= 1
+    slots.counts[start] += 1
+    slot.state = start
+    before = dict(slots.counts)
     if start is end or (start, end) in MOVES:
-        slot.move(end, "event")
+        slots.move(slot, end, "event")
         assert slot.state is end and list(slot.story) == ["event"]
+        assert slots.counts[end] == before[end] + (start is not end)
     else:
         with pytest.raises(ProtocolError, match=r"v00000003/s0001/d0/a0: .* on event; story"):
-            slot.move(end, "event")
-        assert slot.state is start and not slot.story
+            slots.move(slot, end, "event")
+        assert slot.state is start and not slot.story and slots.counts == before
 
 
 def test_nothing_leaves_a_filled_slot() -> None:
@@ -54,7 +60,7 @@ def test_a_slot_is_assigned_and_filled() -> None:
     slot = first(table)
     at = table.assign(slot, "p0")
     assert (str(at), slot.state, slot.holders) == ("v00000000/s0000/d0/a0", SlotState.ASSIGNED, {"p0": at})
-    assert table.accept("rollout", filled(at)) == {"p0": at}
+    assert table.accept("rollout", filled(at)) == Accepted({"p0": at}, filtered=False)
     assert (slot.state, slot.holders, slot.filled.key) == (SlotState.FILLED, {}, at)
     assert not table.open_versions["rollout", 0].complete
     table.validate()
@@ -140,7 +146,7 @@ def test_a_late_group_of_an_earlier_attempt_fills_the_slot_and_names_who_works_o
     early = table.assign(first(table), "p0")
     table.lose("p0")
     late = table.assign(first(table), "p1")
-    assert table.accept("rollout", filled(early)) == {"p1": late}
+    assert table.accept("rollout", filled(early)) == Accepted({"p1": late}, filtered=False)
     assert table.accept("rollout", filled(late)) is None
     assert first(table).filled.key == early
 
@@ -149,7 +155,7 @@ def test_a_group_may_fill_a_slot_that_nobody_works_on() -> None:
     table = make_table()
     at = table.assign(first(table), "p0")
     table.fail("rollout", at, "p0", FailureKind.LOST, "handed back")
-    assert table.accept("rollout", filled(at)) == {}
+    assert table.accept("rollout", filled(at)) == Accepted({}, filtered=False)
     assert first(table).state is SlotState.FILLED
 
 
@@ -202,10 +208,37 @@ def test_a_validation_prompt_has_no_other_draw() -> None:
     at = table.assign(slots.slots[0], "p0")
     table.fail("validation", at, "p0", FailureKind.PROMPT, "too long")
     assert slots.slots[0].abandoned
-    assert [slot.index for slot in slots.unassigned()] == [1]
+    assert slots.next_free() is slots.slots[1]
     assert not slots.settled
     table.accept("validation", filled(table.assign(slots.slots[1], "p0")))
     assert slots.settled and not slots.complete
+
+
+def test_a_filtered_group_opens_the_next_draw_until_there_were_max_draws() -> None:
+    """The lowest of them is trained then, so that no filter can hold a step back."""
+    table = make_table()
+    for draw in range(LIMITS.max_draws - 1):
+        at = table.assign(first(table), "p0")
+        assert at == Attempt(0, 0, draw, 0)
+        assert table.accept("rollout", filled(at, offset=draw), passes=False) == Accepted({"p0": at}, filtered=True)
+        assert first(table).state is SlotState.UNASSIGNED
+        table.validate()
+    at = table.assign(first(table), "p0")
+    table.accept("rollout", filled(at, offset=99), passes=False)
+    assert first(table).filled.key == Attempt(0, 0, 0, 0)
+    table.validate()
+
+
+def test_a_group_that_passes_is_taken_before_the_filtered_ones() -> None:
+    table = make_table()
+    table.accept("rollout", filled(table.assign(first(table), "p0")), passes=False)
+    at = table.assign(first(table), "p0")
+    table.accept("rollout", filled(at))
+    assert first(table).filled.key == at == Attempt(0, 0, 1, 0)
+    late = Attempt(0, 0, 2, 0)
+    assert table.accept("rollout", filled(late), passes=False) == Accepted({}, filtered=True)
+    assert table.accept("rollout", filled(late)) is None, "the first record of a draw decides it"
+    assert first(table).filled.key == at
 
 
 class Table(RuleBasedStateMachine):
@@ -241,10 +274,10 @@ class Table(RuleBasedStateMachine):
         self.table.lose(producer)
         assert not [slot for v in self.table.versions("rollout") for slot, _ in v.held_by(producer)]
 
-    @rule(which=st.integers(0, 1000))
-    def accept(self, which: int) -> None:
+    @rule(which=st.integers(0, 1000), passes=st.booleans())
+    def accept(self, which: int, passes: bool) -> None:
         if self.issued:
-            self.table.accept("rollout", filled(self.issued[which % len(self.issued)][1]))
+            self.table.accept("rollout", filled(self.issued[which % len(self.issued)][1]), passes=passes)
 
     @rule(which=st.integers(0, 100), draw=st.integers(0, 3), attempt=st.integers(0, 9), producer=st.sampled_from(["a", "b"]))
     def adopt(self, which: int, draw: int, attempt: int, producer: str) -> None:
