@@ -18,7 +18,7 @@ from learner.split import split_by_tokens
 from schemas.config import GrpoConfig
 from schemas.group import Trajectory, TrajectoryGroup
 
-__all__ = ["PAD_TO", "TrainBatch", "make_batch", "split_by_tokens", "group_metrics"]
+__all__ = ["PAD_TO", "TrainBatch", "deal", "make_batch", "split_by_tokens", "group_metrics"]
 
 PAD_TO = 8
 """Lengths are padded to a multiple of this: few distinct shapes, and divisible by the tensor-parallel size."""
@@ -60,6 +60,15 @@ class TrainBatch:
 
 def round_up(length: int, pad_to: int) -> int:
     return -(-length // pad_to) * pad_to
+
+
+def deal(
+    groups: Sequence[TrajectoryGroup], records: Sequence[bytes], dp_size: int, dp_of_rank: Sequence[int]
+) -> list[list[bytes]]:
+    """Each rank's records of a version, given all of them in slot order. Ranks of one data-parallel index get the same ones."""
+    counts = [sum(len(group.prompt) + len(t.tokens) for t in group.trajectories) for group in groups]
+    dealt = split_by_tokens(counts, dp_size)
+    return [[records[slot] for slot in dealt[dp_rank]] for dp_rank in dp_of_rank]
 
 
 def make_batch(groups: Sequence[TrajectoryGroup], grpo: GrpoConfig, pad_to: int = PAD_TO) -> TrainBatch:

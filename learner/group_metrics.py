@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from learner.grpo.advantages import mean_and_std
@@ -13,7 +14,7 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """NeMo RL's names where it has them.
 
     `avg_trajectory_age` counts a group by its oldest token, `avg_token_age` every generated token, `max_trajectory_age` is the
-    worst of all; `groups_with_variance` is the number of groups whose rewards differ, the only ones that teach something.
+    worst of all; `groups_of_age_<k>` and `tokens_of_age_<k>` are the histograms; `groups_with_variance` is the number of groups whose rewards differ, the only ones that teach something.
     `reward/<component>` appears when an environment gives more than one.
     """
     if not groups:
@@ -25,6 +26,7 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     generated = [t.generated_tokens for t in trajectories]
     prompts = [len(group.prompt) for group in groups for _ in group.trajectories]
     ages = [group.request.version - group.oldest_version for group in groups]
+    tokens = _tokens_by_age(groups)
     metrics = {
         "reward": mean,
         "reward_std": std,
@@ -34,10 +36,12 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
         "total_num_tokens": float(sum(prompts) + sum(len(t.tokens) for t in trajectories)),
         "avg_trajectory_age": _mean(ages),
         "max_trajectory_age": float(max(ages)),
-        "avg_token_age": _token_age(groups),
+        "avg_token_age": sum(age * count for age, count in tokens.items()) / max(sum(tokens.values()), 1),
         "truncation_rate": _mean([float(t.truncated) for t in trajectories]),
         "groups_with_variance": float(sum(len({t.reward for t in group.trajectories}) > 1 for group in groups)),
     }
+    metrics |= {f"groups_of_age_{age}": float(count) for age, count in sorted(Counter(ages).items())}
+    metrics |= {f"tokens_of_age_{age}": float(count) for age, count in sorted(tokens.items())}
     components = sorted({name for t in trajectories for name in t.rewards})
     if len(components) > 1:
         for name in components:
@@ -45,14 +49,13 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     return metrics
 
 
-def _token_age(groups: Sequence[TrajectoryGroup]) -> float:
-    total = tokens = 0
+def _tokens_by_age(groups: Sequence[TrajectoryGroup]) -> Counter[int]:
+    counts: Counter[int] = Counter()
     for group in groups:
         for t in group.trajectories:
             for span in t.spans:
-                total += (group.request.version - span.version) * (span.end - span.start)
-                tokens += span.end - span.start
-    return total / max(tokens, 1)
+                counts[group.request.version - span.version] += span.end - span.start
+    return counts
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -23,7 +23,7 @@ import torch
 
 from broker_config.address import listen_address
 from learner import checkpoint
-from learner.batch import split_by_tokens
+from learner.batch import deal
 from learner.checkpoint import Manifest, Offsets, determinism
 from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.group_metrics import group_metrics
@@ -35,7 +35,7 @@ from learner.transfer import GlooSender, Sender
 from learner.worker import Worker
 from schemas.errors import TransferError
 from schemas.failpoints import reach
-from schemas.group import TrajectoryGroup, decode
+from schemas.group import decode
 
 log = logging.getLogger(__name__)
 
@@ -175,7 +175,7 @@ class Loop:
         waited = self.clock.waiting > WAITED_S
         began = time.monotonic()
         groups = [decode(record) for record in batch.records]
-        shares = self._shares(groups, batch.records)
+        shares = deal(groups, batch.records, self.worker.policy.dp_size, self.worker.dp_of_rank)
         self.ranks.rank0_tell("train", version=batch.version, sizes=[[len(r) for r in share] for share in shares])
         metrics = self.worker.train(self.ranks.rank0_deal(shares))
         self.version = batch.version + 1
@@ -196,13 +196,6 @@ class Loop:
         if self.trained is not None:
             self.weights_digest = self._weights_digest()
             self._report()
-
-    def _shares(self, groups: Sequence[TrajectoryGroup], records: Sequence[bytes]) -> list[list[bytes]]:
-        """Each rank's records. Ranks of one data-parallel index get the same ones."""
-        counts = [sum(len(g.prompt) + len(t.tokens) for t in g.trajectories) for g in groups]
-        dealt = split_by_tokens(counts, self.worker.policy.dp_size)
-        dp_of = self.worker.dp_of_rank
-        return [[records[slot] for slot in dealt[dp_of[rank]]] for rank in range(self.ranks.size)]
 
     def _report(self) -> None:
         """The step's outcome: committed, logged, checkpointed when due."""

@@ -101,8 +101,8 @@ class ProducerCore:
         self.round: Round | None = None
         """The round that it takes part in, as last told."""
         self.work: dict[Key, Work] = {}
-        self.draining = False
-        """An operator wants it to leave once it has nothing in hand."""
+        self.dismissed = False
+        """An operator wants it to leave, and the learner has nothing for it any more."""
         self.leaving: ev.Leave | None = None
         self.exited = False
         self.view = View()
@@ -134,7 +134,7 @@ class ProducerCore:
                 self._on_leave(event)
             case _:
                 assert_never(event)
-        if self.draining and not self.work and not self.exited:
+        if self.dismissed and not self.exited:
             self._on_leave(ev.Leave("drained", 0))
         if not self.exited:
             self._proceed()
@@ -181,7 +181,7 @@ class ProducerCore:
         member = state.members.get(self.name)
         if member is not None:
             self.member_of = state.incarnation
-            self.draining = member.draining
+            self.dismissed = member.dismissed
             if self.partition is None:
                 self.partition = member.requests_partition
                 self.out.append(ev.ReadRequests(self.partition))

@@ -170,6 +170,14 @@ class GrpoConfig(Section):
     val_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     """A validation that is not done by then is reported incomplete and left."""
 
+    @model_validator(mode="after")
+    def _comparable(self) -> GrpoConfig:
+        if self.use_dynamic_sampling and self.num_generations_per_prompt < 2:
+            raise ValueError(
+                "use_dynamic_sampling needs num_generations_per_prompt of 2 or more: one reward is always equal to itself"
+            )
+        return self
+
 
 class GenerationConfig(Section):
     """Sampling, as vLLM names it. Requests carry all of it."""

@@ -31,7 +31,9 @@ class Member(JsonRecord):
     held: int = -1
     digest: str | None = None
     draining: bool = False
-    """It gets no new work, and leaves when it has nothing in hand."""
+    """An operator wants it to leave: it gets no new work."""
+    dismissed: bool = False
+    """It is draining and has nothing in hand any more, nor on its way to it: it leaves."""
 
 
 class TransferGroup(JsonRecord):

@@ -149,6 +149,7 @@ class Roster:
             producer.tokens_of.pop((kind, key), None)
             producer.progress_beat.pop((kind, key), None)
             self._sort_in(producer)
+            self.revision += producer.draining  # it may be dismissed now
 
     def remove(self, name: str) -> Producer | None:
         self._roomy.pop(name, None)
@@ -192,7 +193,13 @@ class Roster:
 
     def members(self) -> dict[str, Member]:
         return {
-            p.name: Member(requests_partition=p.requests_partition, held=p.held, digest=p.digest, draining=p.draining)
+            p.name: Member(
+                requests_partition=p.requests_partition,
+                held=p.held,
+                digest=p.digest,
+                draining=p.draining,
+                dismissed=p.draining and not p.assigned,
+            )
             for p in sorted(self.producers.values(), key=lambda p: p.name)
         }
 

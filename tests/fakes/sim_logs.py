@@ -34,6 +34,8 @@ class Settings:
     partitions: int = 2
     save_period: int = 2
     group_size: int | None = None
+    dynamic_sampling: bool = False
+    """Whether groups of equal rewards are left out; every third draw is one."""
     same_weights_again: bool = True
     """Whether training a version again gives the same weights."""
 

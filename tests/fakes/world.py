@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from schemas.requests import Request
 from schemas.seal import Seal
 from schemas.status import Beat
 from tests.fakes.plans import make_plan
-from tests.fakes.records import UUID
+from tests.fakes.records import UUID, make_operator
 from tests.fakes.sim_learner import Fenced, SimLearner
 from tests.fakes.sim_logs import CONTROL, REQUESTS, STATUS, Logs, Published, Settings
 from tests.fakes.sim_producer import SimProducer
@@ -71,6 +72,7 @@ class World:
                 "val_period": s.val_period,
                 "val_at_start": s.val_period > 0,
                 "val_timeout_s": 20,
+                "use_dynamic_sampling": s.dynamic_sampling,
             },
             refit={"mode": s.mode, "phase_timeout_s": 6, "group_size": s.group_size},
             dispatch={
@@ -79,6 +81,8 @@ class World:
                 "start_timeout_s": 5,
                 "no_progress_timeout_s": 10**6,
                 "no_producer_timeout_s": 10**6,
+                "max_draws": 3,
+                "hedge_below": 0.5,
             },
             producer_count=s.producers,
             request_partitions=2,
@@ -121,11 +125,21 @@ class World:
             producer=producer,
             prompt=_TRAJECTORY.tokens,
             sampling={},
-            trajectories=(_TRAJECTORY,),
+            trajectories=(_TRAJECTORY, replace(_TRAJECTORY, rewards={"score": self.reward(request)})),
             seconds=0.1,
         )
         partition = request.slot % self.settings.partitions
         self.logs.append((kind, request.T), Published(group, versions, corrupt), partition)
+
+    def reward(self, request: Request) -> float:
+        """Of the second trajectory; the first has 1.0."""
+        return 1.0 if (request.T + request.slot + request.draw) % 3 == 0 else 0.0
+
+    def drain(self, which: int) -> None:
+        """An operator wants a producer to leave."""
+        live = self.live()
+        if live:
+            self.logs.append(STATUS, make_operator(action="drain", producer=live[which % len(live)].name))
 
     def duplicate(self, which: int) -> None:
         """A record that lies in `status` or in a version's topic comes again."""

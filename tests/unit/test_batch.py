@@ -100,6 +100,13 @@ def test_metrics_of_groups() -> None:
     assert metrics["avg_trajectory_age"] == (1 + 2) / 2
     assert metrics["max_trajectory_age"] == 2
     assert metrics["avg_token_age"] == (1 + 1 + 0 + 0 + 0 + 2 + 2) / 7
+    assert {k: v for k, v in metrics.items() if "_of_age_" in k} == {
+        "groups_of_age_1": 1.0,
+        "groups_of_age_2": 1.0,
+        "tokens_of_age_0": 3.0,
+        "tokens_of_age_1": 2.0,
+        "tokens_of_age_2": 2.0,
+    }
     assert metrics["truncation_rate"] == 0.25
     assert not any(name.startswith("reward/") for name in metrics)
 

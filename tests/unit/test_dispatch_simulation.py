@@ -6,11 +6,12 @@ every version up to the last is sealed and trained, within a bounded time.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from producer.events import Leave
@@ -97,6 +98,7 @@ MOVES: list[tuple[int, Move]] = [
     (2, thaw),
     (2, join),
     (1, with_producer(leave)),
+    (1, lambda world, which: world.drain(which)),
     (2, with_producer(lambda producer, which: producer.fail(which, FAILURES[which % 3]))),
     (1, with_producer(publish_corrupt)),
     (2, lambda world, which: world.duplicate(which)),
@@ -117,6 +119,7 @@ worlds = st.builds(
     partitions=st.integers(1, 2),
     save_period=st.integers(1, 3),
     group_size=st.sampled_from([None, None, 1]),
+    dynamic_sampling=st.sampled_from([False, False, True]),
     same_weights_again=st.booleans(),
 )
 
@@ -162,6 +165,7 @@ def test_a_run_survives_whatever_happens_and_one_healthy_producer_finishes_it(se
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3600)
+@seed(int(os.environ.get("WEIR_SEED", "1")))
 @settings(max_examples=10_000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds, st.builds(noise, st.integers(0, 2**32), st.integers(0, 1500)))
 def test_a_run_survives_whatever_happens_ten_thousand_times(settings_: Settings, script: bytes) -> None:
@@ -209,6 +213,25 @@ def test_a_producer_that_stood_still_for_longer_than_its_lease_is_of_use_again(r
     world.producers[0].frozen = False
     world.run_on(bound(world))
     assert [p.name for p in world.producers] == ["p0"]
+
+
+def test_with_dynamic_sampling_no_group_of_equal_rewards_is_trained_while_there_are_other_draws() -> None:
+    world = World(Settings(dynamic_sampling=True, steps=8))
+    world.run_on(bound(world))
+    draws = {(version, slot): entry.draw for version, (seal, _) in world.batches.items() for slot, entry in seal.slots.items()}
+    assert draws == {(v, s): 1 if (v + s) % 3 == 0 else 0 for v in range(8) for s in range(3)}
+    assert world.learner.core.counters.filtered == sum(draws.values())
+
+
+def test_a_drained_producer_ends_by_itself_with_nothing_in_hand_and_nothing_is_made_twice() -> None:
+    world = World(Settings(producers=2, steps=8))
+    for _ in range(6):
+        world.fair_round()
+    world.drain(0)
+    world.run_on(bound(world))
+    assert world.producers[0].gone is not None and world.producers[0].gone.code == 0
+    assert world.producers[1].alive or world.learner.finished
+    assert (world.learner.core.counters.reissued, world.learner.core.counters.failures) == (0, {})
 
 
 def test_a_world_is_reproducible() -> None:

@@ -299,3 +299,103 @@ def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
     assert driver.state.members["p0"].held == 0
     driver.ack("p0", "loaded", digest="corrupt")
     assert (driver.state.F, driver.state.members["p0"].held) == (1, 0)
+
+
+# --- slow ones, bad ones, and those that are asked to go ------------------------------------------------------------------------
+
+
+def with_rates(driver: Driver, beats: int, slow: str, fast: tuple[str, ...]) -> list[ev.Command]:
+    """Beats in which the fast ones generate 100 tokens each and the slow one 1; the commands that followed."""
+    before = len(driver.commands)
+    totals = dict.fromkeys((slow, *fast), 0)
+    for _ in range(beats):
+        for name in totals:
+            totals[name] += 1 if name == slow else 100
+            driver.status(make_heartbeat(name, 0, engine_tokens=totals[name], digest=driver.digest))
+        driver.beats(1)
+    return driver.commands[before:]
+
+
+def hedging(**dispatch: Any) -> Driver:
+    """N = 3 over three producers; p1 and p2 have delivered, p0 has not, and rank 0 waits."""
+    driver = started(
+        "p0",
+        "p1",
+        "p2",
+        producer_count=3,
+        grpo={"num_prompts_per_step": 3, "max_trajectory_age_steps": 0},
+        dispatch={"lease_beats": 1000, "stall_timeout_s": 1000, **dispatch},
+    )
+    driver.ask()
+    return driver
+
+
+def test_a_slot_of_a_producer_far_slower_than_the_fleet_is_tried_elsewhere_too_and_the_loser_is_cancelled() -> None:
+    driver = hedging()
+    mine = {r.producer: r for r in requests(driver.commands, "rollout")}
+    commands = with_rates(driver, 4, "p0", ("p1", "p2"))
+    assert requests(commands) == [], "rates are not known yet"
+    driver.publish(mine["p1"], mine["p2"])
+    (hedge,) = requests(with_rates(driver, 3, "p0", ("p1", "p2")), "rollout")
+    assert (hedge.T, hedge.slot, hedge.draw, hedge.row) == (0, mine["p0"].slot, 0, mine["p0"].row)
+    assert hedge.producer != "p0" and hedge.attempt == mine["p0"].attempt + 1
+    assert driver.core.counters.hedged == 1 and driver.core.counters.reissued == 0
+    assert requests(with_rates(driver, 3, "p0", ("p1", "p2"))) == [], "once"
+    commands = driver.publish(hedge)
+    (cancel,) = requests(commands, "cancel")
+    assert (cancel.producer, cancel.key) == ("p0", mine["p0"].key)
+
+
+def test_who_is_as_fast_as_the_others_is_not_hedged_however_long_the_rollout_is() -> None:
+    driver = hedging()
+    mine = {r.producer: r for r in requests(driver.commands, "rollout")}
+    driver.publish(mine["p1"], mine["p2"])
+    assert requests(with_rates(driver, 100, "nobody", ("p0", "p1", "p2"))) == []
+
+
+def test_hedges_can_be_switched_off() -> None:
+    driver = hedging(hedge_below=0)
+    mine = {r.producer: r for r in requests(driver.commands, "rollout")}
+    driver.publish(mine["p1"], mine["p2"])
+    assert requests(with_rates(driver, 20, "p0", ("p1", "p2"))) == []
+
+
+def test_three_refused_records_in_a_row_expel_their_producer_and_what_it_had_goes_to_others() -> None:
+    driver = started("p0", "p1", producer_count=2, grpo={"num_prompts_per_step": 8}, dispatch={"max_attempts": 9})
+    mine = [r for r in requests(driver.commands) if r.producer == "p0"]
+    refusals = [ev.GroupRefused("rollout", r.T, str(r.key), "p0", "tokens") for r in mine[:4]]
+    driver.on(refusals[0], refusals[1])
+    driver.publish(mine[2])  # a good one in between: they are not in a row
+    driver.on(refusals[0], refusals[1])
+    assert "p0" in driver.core.roster.producers
+    commands = driver.on(refusals[3])
+    assert "p0" not in driver.state.members
+    assert driver.state.refused["p0"] == ["3 of its records in a row were refused, the last: tokens"]
+    assert {r.producer for r in requests(commands, "rollout")} == {"p1"}
+    assert driver.core.counters.refusals == {"tokens": 5}
+
+
+def test_a_draining_producer_gets_nothing_new_and_is_dismissed_when_it_has_nothing_left() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    mine = [r for r in requests(driver.commands) if r.producer == "p0"]
+    driver.status(make_operator("drain", "p0"))
+    assert (driver.state.members["p0"].draining, driver.state.members["p0"].dismissed) == (True, False)
+    for request in mine:
+        assert not driver.state.members["p0"].dismissed
+        commands = driver.publish(request)
+        assert "p0" not in {r.producer for r in requests(commands, "rollout")}
+    assert driver.state.members["p0"].dismissed
+
+
+def test_a_drain_of_nobody_changes_nothing() -> None:
+    driver = started("p0")
+    published = len(driver.all(ev.PublishState))
+    driver.status(make_operator("drain", "p7"))
+    assert len(driver.all(ev.PublishState)) == published
+
+
+def test_refused_producers_are_remembered_up_to_a_bound() -> None:
+    driver = started("p0")
+    for index in range(100):
+        driver.status(make_report(f"wrong{index}", dataset=make_dataset(rows=5)))
+    assert len(driver.state.refused) == 64 and "wrong99" in driver.state.refused
