@@ -204,6 +204,16 @@ def latest(root: Path, *, at_most: int | None = None) -> tuple[Path, Manifest] |
     return None
 
 
+def oldest(root: Path) -> Manifest | None:
+    """The manifest of the oldest whole checkpoint."""
+    for version in sorted(versions(root)):
+        try:
+            return read(step_folder(root, version))
+        except WeirError:
+            continue
+    return None
+
+
 def prune(root: Path, keep: int | None) -> list[int]:
     """Delete whole checkpoints beyond the newest `keep` (None: none) and return their versions.
 

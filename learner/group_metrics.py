@@ -14,7 +14,8 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     """NeMo RL's names where it has them.
 
     `avg_trajectory_age` counts a group by its oldest token, `avg_token_age` every generated token, `max_trajectory_age` is the
-    worst of all; `groups_of_age_<k>` and `tokens_of_age_<k>` are the histograms; `groups_with_variance` is the number of groups whose rewards differ, the only ones that teach something.
+    worst of all; `groups_of_age_<k>` and `tokens_of_age_<k>` are the histograms. `groups_with_variance` is the number of groups
+    whose rewards differ, the only ones that teach something.
     `reward/<component>` appears when an environment gives more than one.
     """
     if not groups:

@@ -263,7 +263,7 @@ class Loop:
             version=self.version,
             incarnation=facts["incarnation"],
             topic_ids=facts["topic_ids"],
-            next_offsets=Offsets(control=facts["control"], status=facts["status"]),
+            next_offsets=Offsets(control=facts["control"], status=facts["status"], requests=facts["requests"]),
             state_digest=state_digest,
             weights_digest=self.weights_digest,
             config_digest=self.run_.config_digest,
@@ -272,11 +272,21 @@ class Loop:
         self.ranks.rank0_tell("checkpoint", manifest=manifest.model_dump_json())
         # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
         folder = self.worker.save(manifest, confirm=self.dispatcher.fence)
-        checkpoint.prune(self.run_.folder / "checkpoints", self.run_.checkpointing.keep)
+        self._retire()
         self.saved = self.version
         seconds = time.monotonic() - began
         self.clock.checkpointing += seconds
         log.info("checkpoint %s seconds=%.2f", folder, seconds)
+
+    def _retire(self) -> None:
+        """Checkpoints beyond `keep` go, then what only they needed."""
+        root = self.run_.folder / "checkpoints"
+        if not checkpoint.prune(root, self.run_.checkpointing.keep):
+            return
+        oldest = checkpoint.oldest(root)
+        if oldest is not None:
+            offsets = oldest.next_offsets
+            self.dispatcher.saved(oldest.version, {"control": offsets.control, "status": offsets.status}, offsets.requests)
 
     def _log_news(self) -> None:
         for version, metrics in self.dispatcher.news.items:

@@ -25,7 +25,7 @@ from learner.dispatcher.plan import Plan
 from learner.dispatcher.shell import Shell
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, WeirError
-from schemas.model_files import model_config, model_digest, model_folder, tokenizer_digest
+from schemas.model_files import model_digest, model_folder, tokenizer_digest
 from schemas.weights import make_plan, tensor_index
 
 log = logging.getLogger("learner.dispatcher")
@@ -74,8 +74,7 @@ def serve(run: LearnerRun, link: Link, signs: SignsOfLife, version: int, uuid: s
     writer = LogWriter(run.kafka, bootstrap, f"{run.id}.dispatcher", failed)
     client = make_admin(run.kafka, bootstrap, f"{run.id}.claim")
     claimed, control = claim(run.kafka, bootstrap, client, writer, run.id, run.config_digest, uuid)
-    folder = model_folder(run.model.path)
-    shell = Shell(run, link, signs, bootstrap, claimed, control, writer, int(model_config(folder)["vocab_size"]))
+    shell = Shell(run, link, signs, bootstrap, (claimed, control), writer)
     signs.busy.clear()
     link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation})
     shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))

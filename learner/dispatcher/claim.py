@@ -56,6 +56,7 @@ class ControlLog:
         self.claim_offset = -1
         self.claim: Claim | None = None
         self.state: State | None = None
+        self.state_offset = -1
         self.uuid: str | None = None
         self.lower_wrote = False
 
@@ -97,7 +98,7 @@ class ControlLog:
         if isinstance(record, Claim):
             self.claim_offset, self.claim = offset, record
         elif record.incarnation >= self.claim_offset:
-            self.state = record
+            self.state, self.state_offset = record, offset
         else:
             self.lower_wrote = True
 

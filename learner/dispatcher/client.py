@@ -146,6 +146,10 @@ class DispatcherClient:
     def manifest_facts(self) -> Message:
         return self._ask("manifest")
 
+    def saved(self, oldest: int, offsets: Mapping[str, int], requests: Mapping[int, int]) -> None:
+        """The oldest checkpoint that is kept is of version `oldest` and needs nothing before these offsets."""
+        self._ask("saved", oldest=oldest, offsets=dict(offsets), requests=dict(requests))
+
     def fence(self) -> None:
         """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner.
 

@@ -10,8 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
 
+from broker_config import admin
 from broker_config.clients import make_consumer
+from broker_config.deadline import Deadline
 from broker_config.kafka_errors import broker_error
 from broker_config.topics import Topics
 from broker_config.writer import LogWriter
@@ -48,6 +51,19 @@ def commit_offsets(run: LearnerRun, bootstrap: str, step: int, offsets: Mapping[
         log.warning("offsets of %s are not committed, training goes on: %s", topic, broker_error("committing", error))
     finally:
         consumer.close()
+
+
+def manifest_facts(run: LearnerRun, claimed: Claimed, client: AdminClient, control: int, status: int) -> dict[str, Any]:
+    """Who this learner is, and where one that goes on from here reads on: next offsets of control, status and requests."""
+    requests = [(Topics(run.id).requests, partition) for partition in range(run.kafka.request_partitions)]
+    ends = admin.log_bounds(client, requests, Deadline(run.kafka.timeout_s))
+    return {
+        "uuid": claimed.uuid,
+        "incarnation": claimed.incarnation,
+        "control": control,
+        "status": status,
+        "requests": {partition: found.end for (_, partition), found in ends.items()},
+    }
 
 
 def validation_metrics(rewards: Mapping[int, float], lengths: Mapping[int, int], missing: int) -> dict[str, float]:

@@ -29,8 +29,9 @@ from learner.dispatcher.core import Dispatcher
 from learner.dispatcher.events import Command, Event, Kind
 from learner.dispatcher.intake import Intake, rules_of
 from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message, SignsOfLife
-from learner.dispatcher.outcomes import commit_offsets, validation_metrics, write_metrics
+from learner.dispatcher.outcomes import commit_offsets, manifest_facts, validation_metrics, write_metrics
 from learner.dispatcher.parent import Parent
+from learner.dispatcher.retention import cuts, retire
 from learner.dispatcher.state_log import StateLog
 from learner.dispatcher.version_topics import PastBeat, VersionTopics
 from learner.run import LearnerRun
@@ -41,11 +42,13 @@ from schemas.control import DatasetFacts, State
 from schemas.errors import BrokerError, RecordRefused
 from schemas.failpoints import reach
 from schemas.identity import seal_key
+from schemas.model_files import model_config, model_folder
 from schemas.status import Beat
 
 log = logging.getLogger(__name__)
 
 STANDSTILL_S = 60.0
+RETIRE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +75,10 @@ class Shell:
         link: Link,
         signs: SignsOfLife,
         bootstrap: str,
-        claimed: Claimed,
-        control: ControlLog,
+        claim: tuple[Claimed, ControlLog],
         writer: LogWriter,
-        vocab_size: int,
     ) -> None:
+        claimed, control = claim
         self.config = run
         self.link = link
         self.signs = signs
@@ -84,7 +86,7 @@ class Shell:
         self.claimed = claimed
         self.control = control
         self.writer = writer
-        self.vocab_size = vocab_size
+        self.vocab_size = int(model_config(model_folder(run.model.path))["vocab_size"])
         self.topics = Topics(run.id)
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.client = make_admin(run.kafka, bootstrap, f"{run.id}.dispatcher-admin")
@@ -203,8 +205,10 @@ class Shell:
             decoded = status.decode(record.value)
         except RecordRefused as refused:
             log.warning("status offset=%d ignored: %s", record.offset, refused)
+            self.core.counters.ignored_status += 1
             return
         if decoded.uuid != self.claimed.uuid:
+            self.core.counters.ignored_status += 1
             return
         if isinstance(decoded, Beat):
             if decoded.incarnation == self.claimed.incarnation:
@@ -255,6 +259,9 @@ class Shell:
             case "manifest":
                 self._fence()
                 answer = self._manifest_facts()
+            case "saved":
+                self._fence()
+                self._retire(message["oldest"], message["offsets"], message["requests"])
             case "stop":
                 self._do_event(ev.StopAsked(message["reason"], message["resumable"]))
                 self.states.write()
@@ -282,13 +289,13 @@ class Shell:
             self._reply({"do": "wait", "what": self.core.waits_for()})
 
     def _manifest_facts(self) -> Message:
-        return {
-            "uuid": self.claimed.uuid,
-            "incarnation": self.claimed.incarnation,
-            "topic_ids": {self.topics.trajectories(v): i for (k, v), i in self.core.topics.items() if k == "rollout"},
-            "control": self.control.position,
-            "status": self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset),
-        }
+        status_at = self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset)
+        ids = {self.topics.trajectories(v): i for (k, v), i in self.core.topics.items() if k == "rollout"}
+        return {**manifest_facts(self.config, self.claimed, self.client, self.control.position, status_at), "topic_ids": ids}
+
+    def _retire(self, oldest: int, offsets: dict[str, int], requests: dict[int, int]) -> None:
+        before = cuts(self.config.id, offsets, requests, self.control.state_offset)
+        self._in_worker(lambda: retire(self.client, self.config.id, oldest, before, Deadline(RETIRE_S)), lambda _: None)
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 
@@ -319,15 +326,8 @@ class Shell:
                 self._in_worker(self.versions.ends, lambda ends: self.past.ask(beat, ends))
             case ev.AnswerRefit(number, version, groups, worlds):
                 self._fence()
-                self._reply(
-                    {
-                        "do": "refit",
-                        "number": number,
-                        "version": version,
-                        "groups": [dict(g) for g in groups],
-                        "worlds": list(worlds),
-                    }
-                )
+                where = {"groups": [dict(g) for g in groups], "worlds": list(worlds)}
+                self._reply({"do": "refit", "number": number, "version": version, **where})
             case ev.AnswerBatch():
                 reach("dispatcher.after_seal")
                 self._answer_batch(command)
@@ -339,7 +339,7 @@ class Shell:
                 figures = validation_metrics(command.rewards, command.lengths, command.missing)
                 self.news.append({"version": command.version, "metrics": figures})
             case ev.Note(text, level):
-                log.log({"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}[level], "%s", text)
+                log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
             case _:
                 assert_never(command)
 
