@@ -24,6 +24,7 @@ class MetricsLog:
         self._logger = logger
         self._run_id = run_id
         self._last = _last_step(folder / "metrics.jsonl")
+        folder.mkdir(parents=True, exist_ok=True)  # a learner that is started by hand makes its run's folder
         self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
         self._tensorboard: Any = None
         self._wandb: Any = None

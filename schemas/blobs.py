@@ -17,6 +17,7 @@ Array = npt.NDArray[Any]
 Blob = dict[str, Any]
 
 DTYPES = ("<u4", "<f4", "|u1", "<i8", "<f8")
+_DTYPES = {name: np.dtype(name) for name in DTYPES}
 MAX_DIMENSIONS = 8
 MAX_LENGTH = 1 << 31  # of one dimension: a record is far smaller, and numpy raises its own errors on larger ones
 
@@ -38,6 +39,10 @@ def decode(blob: object, dtype: str | None = None, what: str = "blob") -> Array:
     if not isinstance(blob, dict) or blob.keys() != {"dtype", "shape", "data"}:
         raise RecordRefused("malformed", f"{what} is not a blob")
     found, shape, data = blob["dtype"], blob["shape"], blob["data"]
+    if found == dtype and type(shape) is list and len(shape) == 1 and type(shape[0]) is int and type(data) is bytes:
+        known = _DTYPES.get(found)  # nearly every blob is a plain vector of what is expected
+        if known is not None and 0 <= shape[0] <= MAX_LENGTH and shape[0] * known.itemsize == len(data):
+            return np.frombuffer(data, dtype=known)
     if found not in DTYPES or (dtype is not None and found != dtype):
         raise RecordRefused("malformed", f"{what} has dtype {found!r}, expected {dtype or 'one of ' + ', '.join(DTYPES)}")
     if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape) or not isinstance(data, bytes):

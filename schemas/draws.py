@@ -7,6 +7,7 @@ Draw 0 of the slots, in order of (version, slot), walks a seeded permutation of 
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 _ROUNDS = 6  # of the Feistel network; four already pass for random, two more cost nothing here
 _ENDLESS_BASE = 1 << 48  # rows of later draws of a generator without end: far above every ordinal
@@ -30,6 +31,7 @@ def _permute(index: int, size: int, seed: int, epoch: int) -> int:
             return index
 
 
+@lru_cache(maxsize=1 << 16)  # asked when a slot is given out, and again when its group is checked
 def row_of(seed: int, rows: int | None, prompts_per_step: int, version: int, slot: int, draw: int) -> int:
     """The row whose prompt is draw `draw` of `slot` in target version `version`.
 

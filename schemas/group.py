@@ -8,6 +8,7 @@ On the wire: msgpack, schema `weir.group/1`; numbers as little-endian blobs. A r
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -79,7 +80,7 @@ class Trajectory:
 
     @property
     def generated_tokens(self) -> int:
-        return int(self.mask.sum())
+        return sum(span.end - span.start for span in self.spans)
 
     def token_versions(self) -> Array:
         """int64 [L]: the version that sampled each token, -1 where the environment wrote it."""
@@ -125,13 +126,13 @@ def prompt_sha256(prompt: Array) -> str:
 
 def content_sha256(group: TrajectoryGroup) -> str:
     """Digest of what training depends on: prompt, tokens, mask, log-probabilities and rewards; not of who, when or how often."""
-    digest = hashlib.sha256(np.ascontiguousarray(group.prompt, dtype="<u4").tobytes())
+    digest = hashlib.sha256(np.ascontiguousarray(group.prompt, dtype="<u4").data)
     for t in group.trajectories:
-        digest.update(np.ascontiguousarray(t.tokens, dtype="<u4").tobytes())
-        digest.update(np.ascontiguousarray(t.mask, dtype="|u1").tobytes())
-        digest.update(np.ascontiguousarray(t.logprobs, dtype="<f4").tobytes())
+        digest.update(np.ascontiguousarray(t.tokens, dtype="<u4").data)
+        digest.update(np.ascontiguousarray(t.mask, dtype="|u1").data)
+        digest.update(np.ascontiguousarray(t.logprobs, dtype="<f4").data)
         for name in sorted(t.rewards):
-            digest.update(name.encode() + np.float64(t.rewards[name]).astype("<f8").tobytes())
+            digest.update(name.encode() + struct.pack("<d", t.rewards[name]))
     return digest.hexdigest()
 
 
@@ -179,6 +180,7 @@ def decode(value: bytes) -> TrajectoryGroup:
     """
     record = unpack(value, SCHEMA)
     try:
+        _check_depth(record["sampling"])
         if record["kind"] not in ("rollout", "validation"):
             raise RecordRefused("malformed", f"kind {record['kind']!r} is neither rollout nor validation")
         prompt = blobs.decode(record["prompt"], "<u4", "prompt")
@@ -197,7 +199,7 @@ def decode(value: bytes) -> TrajectoryGroup:
             trajectories=tuple(_trajectory(t) for t in _typed(record, "trajectories", list)),
             seconds=_typed(record, "seconds", float),
         )
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise RecordRefused("malformed", f"{type(error).__name__}: {error}") from error
 
 
@@ -247,18 +249,20 @@ def unpack(value: bytes, schema: str, longest: int = 1 << 16) -> dict[str, Any]:
         raise RecordRefused("malformed", f"not msgpack ({type(error).__name__}: {error})") from error
     if not isinstance(record, dict):
         raise RecordRefused("malformed", f"a {type(record).__name__}, not a map")
-    _check_depth(record)
     if record.get("schema") != schema:
+        _check_depth(record)
         raise RecordRefused("schema", f"schema {record.get('schema')!r}, this process reads {schema}")
     return record
 
 
-def _check_depth(record: dict[str, Any]) -> None:
-    level: list[Any] = [record]
+def _check_depth(value: Any) -> None:
+    """Of what is passed on as it is: everything else in a record is checked to be of its type."""
+    level: list[Any] = [value]
     for _ in range(MAX_DEPTH):
         level = [
             inner
             for outer in level
+            if isinstance(outer, dict | list)
             for inner in (outer.values() if isinstance(outer, dict) else outer)
             if isinstance(inner, dict | list)
         ]

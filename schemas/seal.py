@@ -68,7 +68,7 @@ def decode(value: bytes, *, run: str, version: int, prompts_per_step: int) -> Se
     try:
         slots = {row[0]: _slot(row) for row in record["slots"]}
         seal = Seal(record["run"], record["incarnation"], record["config_digest"], record["version"], slots)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise RecordRefused("malformed", f"{type(error).__name__}: {error}") from error
     kinds = (type(seal.run), type(seal.incarnation), type(seal.config_digest), type(seal.version))
     if kinds != (str, int, str, int):

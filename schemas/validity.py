@@ -6,6 +6,7 @@ Never of who sent it, of the roster, of an incarnation or of a deadline: so ever
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -68,11 +69,39 @@ def check(group: TrajectoryGroup, version: int, rules: Rules) -> None:
     if group.kind == "rollout" and len(group.trajectories) != rules.generations_per_prompt:
         raise RecordRefused("members", f"{len(group.trajectories)} trajectories, expected {rules.generations_per_prompt}")
     oldest = version if group.kind == "validation" else version - rules.max_age
+    if _plainly_valid(group, oldest, version, rules):
+        return
     for index, t in enumerate(group.trajectories):
         try:
             _check_trajectory(t, len(group.prompt), oldest, version, rules)
         except RecordRefused as refused:
             raise RecordRefused(refused.reason, f"trajectory {index}: {refused.detail}") from None
+
+
+def _plainly_valid(group: TrajectoryGroup, oldest: int, newest: int, rules: Rules) -> bool:
+    """Whether all trajectories pass `_check_trajectory`, for the common form of a group, in one pass over all of them.
+
+    False says nothing: then each is checked by itself, which also finds the words.
+    """
+    longest = rules.max_total_length - len(group.prompt)
+    for t in group.trajectories:
+        length = len(t.tokens) if t.tokens.ndim == 1 else 0
+        if not (0 < length <= longest and t.mask.shape == t.logprobs.shape == (length,) and len(t.spans) == 1):
+            return False
+        (span,) = t.spans
+        if span.start != 0 or span.end != length or not oldest <= span.version <= newest:
+            return False
+        if not t.rewards or not all(map(math.isfinite, t.rewards.values())) or not math.isfinite(t.reward):
+            return False
+    masks = np.concatenate([t.mask for t in group.trajectories])
+    logprobs = np.concatenate([t.logprobs for t in group.trajectories])
+    # A NaN is not below the bound; minus infinity is below every bound but the lower one.
+    return bool(
+        masks.min() == masks.max() == 1
+        and np.concatenate([t.tokens for t in group.trajectories]).max() < rules.vocab_size
+        and logprobs.max() <= LOGPROB_ROUNDING
+        and logprobs.min() > -np.inf
+    )
 
 
 def _check_prompt(group: TrajectoryGroup, rules: Rules) -> None:

@@ -47,7 +47,6 @@ class Dispatcher(Issuing):
         self.asked = False
         self.finishing = False
         self.stop: Stop | None = None
-        self.published: State | None = None
         self._told: tuple[object, ...] = ()
         self._needing_of: tuple[object, list[Producer]] = (None, [])
 
@@ -209,13 +208,6 @@ class Dispatcher(Issuing):
             self._seal()
             self._assign()
         self._answer()
-        facts = facts_of(self)
-        if facts != self._told:
-            self._told = facts
-            state = state_of(self)
-            if state != self.published:
-                self.published = state
-                self.out.insert(0, ev.PublishState(state))
 
     def _end_round(self) -> None:
         if self.round is None:
@@ -339,6 +331,19 @@ class Dispatcher(Issuing):
     def waits_for(self) -> str:
         """What rank 0 waits for, for a person."""
         return waits_for(self)
+
+    def state_changed(self) -> bool:
+        """Whether something of the state has changed since `take_state`. Asked after every event, so it is cheap."""
+        return facts_of(self) != self._told
+
+    def take_state(self) -> State:
+        """All that holds, to be published."""
+        self._told = facts_of(self)
+        return state_of(self)
+
+    def tell_again(self) -> None:
+        """Somebody wrote over what was published last."""
+        self._told = ()
 
     def beat_record(self, number: int) -> Beat:
         """The next beat, with where everything stands, for people."""

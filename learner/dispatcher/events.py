@@ -1,5 +1,7 @@
 """What happens to the dispatcher (events) and what it wants done (commands). Frozen facts, no behaviour.
 
+The control state is no command: it is whole, so the shell takes the newest (`Dispatcher.take_state`) when it has time for it.
+
 The shell turns Kafka records and messages of rank 0 into events and carries out commands; the result of a command that can be
 late or fail comes back as an event.
 """
@@ -10,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from schemas.control import State
 from schemas.group import TrajectoryGroup
 from schemas.identity import Attempt
 from schemas.requests import Request
@@ -155,11 +156,6 @@ Event = (
 
 
 @dataclass(frozen=True, slots=True)
-class PublishState:
-    state: State
-
-
-@dataclass(frozen=True, slots=True)
 class SendRequest:
     request: Request
     partition: int
@@ -244,8 +240,7 @@ class Note:
 
 
 Command = (
-    PublishState
-    | SendRequest
+    SendRequest
     | MakeTopic
     | CloseTopic
     | WriteSeal

@@ -38,7 +38,7 @@ from learner.run import LearnerRun
 from schemas import headers as headers_of
 from schemas import seal as seals
 from schemas import status
-from schemas.control import DatasetFacts, State
+from schemas.control import DatasetFacts
 from schemas.errors import BrokerError, RecordRefused
 from schemas.failpoints import reach
 from schemas.identity import seal_key
@@ -47,8 +47,7 @@ from schemas.status import Beat
 
 log = logging.getLogger(__name__)
 
-STANDSTILL_S = 60.0
-RETIRE_S = 60.0
+STANDSTILL_S = RETIRE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +95,7 @@ class Shell:
         self.bodies = Bodies()
         self.intake: Intake | None = None
         self.core: Dispatcher
+        self.states: StateLog
         self.news: list[dict[str, Any]] = []
         self.question_since: float | None = None
         self.beat_number = 0
@@ -103,7 +103,6 @@ class Shell:
         self.beat_sent = 0.0
         self.past = PastBeat()
         self.over = False
-        self.states = StateLog(writer, self.topics.control, claimed.state.F if claimed.state is not None else None)
         self.parent = Parent(run.learner.rank_timeout_s)
         self.watchdog = Watchdog(STANDSTILL_S)
 
@@ -115,6 +114,7 @@ class Shell:
             BrokerError: the broker cannot be used any more.
         """
         self.core = core
+        self.states = StateLog(self.writer, self.topics.control, core)
         self.reader.assign([((self.topics.status, 0), self.claimed.status_offset)])
         self._adopt_topics()
         threading.Thread(target=self._listen, name="link", daemon=True).start()
@@ -125,7 +125,7 @@ class Shell:
             self._beat_if_due()
             self._answer_wait_if_due()
             self._judge_read_past()
-            self.states.write_if_due(self.inbox.empty())
+            self.states.turn(self.inbox.empty())
             try:
                 item = self.inbox.get(timeout=self._patience())
             except queue.Empty:
@@ -230,9 +230,9 @@ class Shell:
             self._do_event(event)
 
     def _fence(self) -> None:
-        if self.control.fence(self.claimed.incarnation) and self.core.published is not None:
+        if self.control.fence(self.claimed.incarnation):
             log.warning("a lower incarnation wrote to control; the state is appended again")
-            self._publish_state(self.core.published)
+            self.core.tell_again()
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
 
@@ -303,13 +303,13 @@ class Shell:
         self._do(self.core.on(event))
 
     def _do(self, commands: list[Command]) -> None:
+        if any(isinstance(command, ev.SendRequest) for command in commands):
+            self.states.write()  # what opens a version comes before its requests
         for command in commands:
             self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case ev.PublishState(state):
-                self._publish_state(state)
             case ev.SendRequest(request, partition):
                 self.writer.post(self.topics.requests, request.to_bytes(), key=str(request.key), partition=partition)
             case ev.MakeTopic(kind, version):
@@ -343,11 +343,6 @@ class Shell:
             case _:
                 assert_never(command)
 
-    def _publish_state(self, state: State) -> None:
-        if self.intake is None and state.dataset is not None:
-            self.intake = self._make_intake(state.dataset)
-        self.states.put(state)
-
     def _make_intake(self, dataset: DatasetFacts) -> Intake:
         rules = rules_of(self.config, self.claimed.uuid, dataset, self.vocab_size)
         return Intake(rules, self.config.kafka.partitions, self.topics.quarantine, self.writer)
@@ -379,6 +374,9 @@ class Shell:
         self.worker.submit(work).add_done_callback(done)
 
     def _topic_made(self, kind: Kind, version: int, topic_id: str) -> None:
+        if self.intake is None:
+            assert self.core.dataset is not None  # no version is opened before the data set is known
+            self.intake = self._make_intake(self.core.dataset)
         self.versions.read(kind, version)
         self._do_event(ev.TopicReady(kind, version, topic_id))
 
@@ -391,8 +389,6 @@ class Shell:
 
     def _adopt_topics(self) -> None:
         """Read the version topics that earlier incarnations left, from the version on that is trained next."""
-        if self.claimed.state is not None and self.claimed.state.dataset is not None:
-            self.intake = self._make_intake(self.claimed.state.dataset)
         for version in self.versions.left_by_others(self.core.v):
             self.core.topics_asked.add(("rollout", version))
             self._topic_made("rollout", version, self.versions.make("rollout", version))

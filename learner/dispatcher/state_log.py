@@ -1,11 +1,11 @@
-"""Writes control states. Every state is whole, so of those that follow upon one burst of records only the last is written."""
+"""Writes control states. Every state is whole, so of those that follow upon one burst of records only the last is made."""
 
 from __future__ import annotations
 
 import time
 
 from broker_config.writer import LogWriter
-from schemas.control import State
+from learner.dispatcher.core import Dispatcher
 from schemas.failpoints import armed, reach
 
 COALESCE_S = 0.05  # a state waits so long at most for the records that came with it
@@ -13,29 +13,28 @@ WRITTEN_S = 30.0
 
 
 class StateLog:
-    def __init__(self, writer: LogWriter, topic: str, announced: int | None) -> None:
-        """announced: F of the state that this learner found."""
+    def __init__(self, writer: LogWriter, topic: str, core: Dispatcher) -> None:
         self._writer = writer
         self._topic = topic
-        self._announced = announced
-        self._unwritten: State | None = None
-        self._since = 0.0
+        self._core = core
+        self._announced = core.F
+        self._since: float | None = None
 
-    def put(self, state: State) -> None:
-        if self._unwritten is None:
+    def turn(self, idle: bool) -> None:
+        """Called after every event; idle: nothing waits to be handled, so no newer state is on its way."""
+        if not self._core.state_changed():
+            return
+        if self._since is None:
             self._since = time.monotonic()
-        self._unwritten = state
-
-    def write_if_due(self, idle: bool) -> None:
-        """idle: nothing waits to be handled, so no newer state is on its way."""
-        if self._unwritten is not None and (idle or time.monotonic() - self._since > COALESCE_S):
+        if idle or time.monotonic() - self._since > COALESCE_S:
             self.write()
 
     def write(self) -> None:
-        """Write what was put last, if it is not written yet."""
-        if self._unwritten is None:
+        """Write what holds now, if it is not written yet."""
+        if not self._core.state_changed():
             return
-        state, self._unwritten = self._unwritten, None
+        self._since = None
+        state = self._core.take_state()
         announces, self._announced = state.F != self._announced, state.F
         if announces:
             reach("dispatcher.before_announce")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,13 +63,20 @@ def make_group_read(
     return ev.GroupRead(group, 0, offset, f"sha-{at}", f"content-{at}")
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A control state that the shell would write after the commands of an event."""
+
+    state: State
+
+
 class Driver:
     """`driver.on(event)` and helpers for what happens often. Topics are made at once; nothing else happens by itself."""
 
     def __init__(self, plan: Plan | None = None, version: int = 0, inherited: State | None = None, **sections: Any) -> None:
         self.plan = plan or make_plan(**sections)
         self.core = Dispatcher(self.plan, version, inherited)
-        self.commands: list[ev.Command] = []
+        self.commands: list[Any] = []
         self.version, self.digest = version, f"w{version}"
         self.offsets = 0
         self._done(self.core.begin())
@@ -84,6 +92,8 @@ class Driver:
 
     def _done(self, commands: Sequence[ev.Command]) -> None:
         self.core.validate()
+        if self.core.state_changed():  # as the shell does before it sends requests
+            self.commands.append(Published(self.core.take_state()))
         self.commands += commands
         for command in commands:
             if isinstance(command, ev.MakeTopic):
@@ -215,7 +225,7 @@ class Driver:
     @property
     def state(self) -> State:
         """The last control state."""
-        return self.last(ev.PublishState).state
+        return self.last(Published).state
 
 
 def started(*names: str, validation_rows: int | None = None, **sections: Any) -> Driver:

@@ -77,8 +77,8 @@ class SimLearner:
         if isinstance(record, Beat):
             if record.incarnation == self.incarnation:
                 self.beat_due = True
-                if self.fence() and self.core.published is not None:
-                    self.publish(self.core.published)
+                if self.fence():
+                    self.core.tell_again()
                 self.on(de.BeatRead(record.number))
         else:
             self.on(de.StatusRead(record))
@@ -195,11 +195,11 @@ class SimLearner:
     def do(self, commands: list[de.Command]) -> None:
         for command in commands:
             self.obey(command)
+        if self.core.state_changed():
+            self.publish(self.core.take_state())
 
     def obey(self, command: de.Command) -> None:
         match command:
-            case de.PublishState(state):
-                self.publish(state)
             case de.SendRequest(request, partition):
                 self.world.check_request(request, self.core)
                 self.world.logs.append(REQUESTS, request, partition)

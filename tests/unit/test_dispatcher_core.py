@@ -8,7 +8,7 @@ from learner.dispatcher import events as ev
 from schemas.draws import row_of
 from schemas.errors import ProtocolError
 from schemas.status import FailureKind
-from tests.fakes.dispatching import Driver, foreign_seal, keys, make_group_read, of, requests, started
+from tests.fakes.dispatching import Driver, Published, foreign_seal, keys, make_group_read, of, requests, started
 from tests.fakes.records import (
     UUID,
     key,
@@ -32,7 +32,7 @@ def test_the_first_round_waits_for_the_producers_that_were_ordered() -> None:
     assert driver.core.waits_for() == "2 producers, 1 joined"
     commands = driver.join("p1")
     assert driver.core.round is not None and set(driver.core.round.members) == {"p0", "p1"}
-    record = of(ev.PublishState, commands)[-1].state.round
+    record = of(Published, commands)[-1].state.round
     assert record is not None and (record.phase, record.members, record.version) == ("pause", ["p0", "p1"], 0)
 
 
@@ -80,7 +80,7 @@ def test_states_are_published_before_what_they_announce() -> None:
     for command in driver.refit():
         if isinstance(command, ev.SendRequest):
             pytest.fail("a request came before the state that opens its version")
-        if isinstance(command, ev.PublishState) and command.state.window:
+        if isinstance(command, Published) and command.state.window:
             break
 
 

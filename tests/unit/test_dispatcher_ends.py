@@ -8,7 +8,7 @@ import pytest
 
 from learner.dispatcher import events as ev
 from schemas.status import FailureKind, ProducerState
-from tests.fakes.dispatching import Driver, foreign_seal, keys, of, requests, started
+from tests.fakes.dispatching import Driver, Published, foreign_seal, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,
     key,
@@ -32,7 +32,7 @@ def test_the_run_ends_with_its_last_step_and_no_version_is_opened_past_it() -> N
     assert of(ev.AnswerFinish, commands)
     assert {r.T for r in requests(driver.commands)} == {0, 1}
     commands = driver.on(ev.Finished())
-    stop = of(ev.PublishState, commands)[-1].state.stop
+    stop = of(Published, commands)[-1].state.stop
     assert stop is not None and (stop.finished, stop.resumable, stop.v) == (True, False, 2)
 
 

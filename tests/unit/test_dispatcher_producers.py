@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from learner.dispatcher import events as ev
-from tests.fakes.dispatching import Driver, keys, of, requests, started
+from tests.fakes.dispatching import Driver, Published, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,
     key,
@@ -389,9 +389,9 @@ def test_a_draining_producer_gets_nothing_new_and_is_dismissed_when_it_has_nothi
 
 def test_a_drain_of_nobody_changes_nothing() -> None:
     driver = started("p0")
-    published = len(driver.all(ev.PublishState))
+    published = len(driver.all(Published))
     driver.status(make_operator("drain", "p7"))
-    assert len(driver.all(ev.PublishState)) == published
+    assert len(driver.all(Published)) == published
 
 
 def test_refused_producers_are_remembered_up_to_a_bound() -> None:

@@ -1,0 +1,219 @@
+"""What a message costs the dispatcher, with many producers and slots: decoding and the core, without Kafka.
+
+    .venv/bin/python -m tests.bench.dispatcher_core [--producers 1000] [--slots 4096] [--versions 3]
+
+Producers answer every request at once with a group, in a shuffled order, and then send a heartbeat each. Records are decoded and
+checked as in a run. Messages of a kind are timed together, in CPU seconds, so that other programs do not count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from learner.dispatcher import events as ev
+from learner.dispatcher.core import Dispatcher
+from schemas import status
+from schemas.control import State
+from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup, encode
+from schemas.headers import of_group
+from schemas.requests import Request
+from schemas.status import InHand
+from schemas.validity import Rules, accept
+from tests.fakes.plans import make_plan
+from tests.fakes.records import UUID, make_ack, make_dataset, make_heartbeat, make_report
+
+TRAJECTORIES, TOKENS = 16, 5
+ROWS = 100_000
+
+
+class Fleet:
+    """Many producers around one dispatcher. `cost` collects the CPU seconds of each message, by kind."""
+
+    def __init__(self, producers: int, slots: int, versions: int, age: int) -> None:
+        self.plan = make_plan(
+            grpo={
+                "num_prompts_per_step": slots,
+                "num_generations_per_prompt": TRAJECTORIES,
+                "max_num_steps": versions,
+                "max_trajectory_age_steps": age,
+            },
+            dispatch={"lease_beats": 10**6, "no_progress_timeout_s": 1e9, "stall_timeout_s": 1e9},
+            producer_count=producers,
+            request_partitions=producers,
+        )
+        self.rules = Rules(
+            run=UUID,
+            seed=self.plan.seed,
+            rows=ROWS,
+            validation_rows=None,
+            prompts_per_step=slots,
+            generations_per_prompt=TRAJECTORIES,
+            max_age=age,
+            vocab_size=1000,
+            max_total_length=64,
+            max_record_bytes=1 << 20,
+        )
+        self.core = Dispatcher(self.plan, 0)
+        self.cost: dict[str, tuple[float, int]] = {}
+        self.work: deque[Request] = deque()
+        self.in_hand: dict[str, dict[Any, Request]] = defaultdict(dict)
+        self.tokens: dict[str, int] = defaultdict(int)
+        self.later: deque[ev.Event] = deque()
+        self.answers: list[ev.Command] = []
+        self.offset = 0
+        self.state: State | None = None
+        self.random = random.Random(1)
+        self.names = [f"p{number:04d}" for number in range(producers)]
+        self.obey(self.core.begin())
+
+    def burst(self, kind: str, events: Sequence[Callable[[], ev.Event]]) -> None:
+        """Messages of one kind, one after the other; what follows from them is carried out afterwards."""
+        done = []
+        began = time.thread_time()
+        for event in events:
+            done.append(self.core.on(event()))
+            self.core.state_changed()  # as the shell asks
+        cost, count = self.cost.get(kind, (0.0, 0))
+        self.cost[kind] = cost + time.thread_time() - began, count + len(events)
+        for commands in done:
+            self.obey(commands)
+        while self.later:
+            self.obey(self.core.on(self.later.popleft()))
+        if self.core.state_changed():
+            began = time.thread_time()
+            self.state = self.core.take_state()
+            self.state.to_bytes()
+            cost, count = self.cost.get("state", (0.0, 0))
+            self.cost["state"] = cost + time.thread_time() - began, count + 1
+
+    def timed(self, kind: str, event: Callable[[], ev.Event]) -> None:
+        self.burst(kind, [event])
+
+    def statuses(self, kind: str, records: Iterable[bytes]) -> None:
+        self.burst(kind, [lambda record=record: ev.StatusRead(status.decode(record)) for record in records])
+
+    def obey(self, commands: list[ev.Command]) -> None:
+        for command in commands:
+            match command:
+                case ev.SendRequest(request, _):
+                    if request.kind == "rollout":
+                        self.work.append(request)
+                        self.in_hand[request.producer][request.key] = request
+                case ev.MakeTopic(kind, version):
+                    self.later.append(ev.TopicReady(kind, version, f"topic{version}"))
+                case ev.WriteSeal(seal):
+                    self.later.append(ev.SealRead(seal, self.offset))
+                case ev.AnswerBatch() | ev.AnswerRefit() | ev.AnswerFinish() | ev.AnswerStop():
+                    self.answers.append(command)
+                case _:
+                    pass
+
+    def run(self) -> None:
+        self.statuses("report", [make_report(n, capacity=8, dataset=make_dataset(rows=ROWS)).to_bytes() for n in self.names])
+        self.timed("rank 0", lambda: ev.LearnerReady(0, self.plan.plan_digest, "w0"))
+        beat = 0
+        while True:
+            self.timed("rank 0", ev.NextAsked)
+            while not self.answers:
+                beat += 1
+                self.timed("beat", lambda beat=beat: ev.BeatRead(beat))
+                self.roll_out()
+            match self.answers.pop():
+                case ev.AnswerRefit(number, version, _, _):
+                    self.refit(number, version)
+                case ev.AnswerBatch(version=version):
+                    self.timed("rank 0", lambda version=version: ev.Trained(version, waited=True))
+                case other:
+                    assert isinstance(other, ev.AnswerFinish), other
+                    return
+
+    def refit(self, number: int, version: int) -> None:
+        self.timed("rank 0", lambda: ev.Offered([("h", 1, "p", None)]))
+        self.timed("rank 0", lambda: ev.Sent(f"w{version}", {}))
+        acks = [make_ack(n, "loaded", round=number, version=version, digest=f"w{version}") for n in self.names]
+        self.statuses("ack", [ack.to_bytes() for ack in acks])
+
+    def roll_out(self) -> None:
+        """Everything that is in hand is done, and every producer says so; pauses of rounds are acknowledged."""
+        state = self.state
+        if state is not None and state.round is not None and state.round.phase == "pause":
+            acks = [make_ack(n, "pause", round=state.round.number, version=state.round.version) for n in self.names]
+            self.statuses("ack", [ack.to_bytes() for ack in acks])
+            return
+        self.statuses("heartbeat", map(self.heartbeat, self.names))
+        batch = list(self.work)
+        self.work.clear()
+        self.random.shuffle(batch)
+        groups = []
+        for request in batch:
+            self.in_hand[request.producer].pop(request.key, None)
+            self.tokens[request.producer] += TRAJECTORIES * TOKENS
+            groups.append((*self.group(request), request))
+        self.burst("group", [lambda v=v, h=h, r=r: self.judged(v, h, r) for v, h, r in groups])
+
+    def judged(self, value: bytes, headers: dict[str, bytes], request: Request) -> ev.GroupRead:
+        self.offset += 1
+        group, content = accept(value, headers, request.T, self.rules)
+        return ev.GroupRead(group, 0, self.offset, headers["sha256"].decode(), content)
+
+    def heartbeat(self, name: str) -> bytes:
+        requests = self.in_hand[name].values()
+        hand = [InHand(kind="rollout", T=r.T, slot=r.slot, draw=r.draw, attempt=r.attempt, tokens=3) for r in requests]
+        held = self.core.roster.producers[name].held
+        return make_heartbeat(name, held, hand, capacity=8, engine_tokens=self.tokens[name]).to_bytes()
+
+    def group(self, request: Request) -> tuple[bytes, dict[str, bytes]]:
+        held = self.core.roster.producers[request.producer].held
+        trajectory = Trajectory(
+            tokens=np.arange(TOKENS, dtype="<u4"),
+            mask=np.ones(TOKENS, dtype="|u1"),
+            logprobs=np.full(TOKENS, -1.0, dtype="<f4"),
+            spans=(Span(held, 0, TOKENS),),
+            finish=FinishReason.STOP,
+            rewards={"score": 1.0},
+        )
+        assert request.sampling is not None
+        group = TrajectoryGroup(
+            run=UUID,
+            kind="rollout",
+            request=request.key,
+            row=request.row,
+            incarnation=request.incarnation,
+            min_version=request.min_version,
+            producer=request.producer,
+            prompt=np.arange(7, dtype="<u4"),
+            sampling=request.sampling.model_dump(exclude_none=True),
+            trajectories=(trajectory,) * TRAJECTORIES,
+            seconds=0.1,
+        )
+        value = encode(group)
+        return value, dict(of_group(group, value))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.dispatcher_core", description=__doc__)
+    parser.add_argument("--producers", type=int, default=1000)
+    parser.add_argument("--slots", type=int, default=4096)
+    parser.add_argument("--versions", type=int, default=3)
+    parser.add_argument("--age", type=int, default=1)
+    args = parser.parse_args()
+    fleet = Fleet(args.producers, args.slots, args.versions, args.age)
+    fleet.run()
+    print(f"{'message':<10} {'count':>8} {'CPU us each':>12}")
+    for kind, (cost, count) in fleet.cost.items():
+        print(f"{kind:<10} {count:>8} {1e6 * cost / count:>12.1f}")
+    shares = {kind: 100_000 * cost / count for kind, (cost, count) in fleet.cost.items()}
+    print(f"1,000 heartbeats a second: {shares['heartbeat']:.1f} % of a core; 1,000 groups a second: {shares['group']:.1f} %")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
