@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from launch.supervision import FAILED, INTERRUPTED, WRONG_INPUT
+from launch.outcome import FAILED, INTERRUPTED, WRONG_INPUT
 from schemas.errors import ConfigError, Problem, WeirError
 
 DEFAULT_CONFIG = "launch/configs/tiny.yaml"

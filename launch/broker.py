@@ -2,7 +2,8 @@
 
 A broker that was started on demand is stopped by the last one who uses it: a run, a `weir` command. Users hold a shared lock on
 `users` in the broker's folder; the system frees it with its holder, and a run's processes hold it too (they inherit it), so that
-a broker never goes before those who write to it. A broker that a person started (`weir broker start`) stays.
+a broker never goes before those who write to it. A broker that a person started (`weir broker start`) stays. One that dies while
+a run uses it is started again by `launch/broker_care.py`, if it was started on demand.
 """
 
 from __future__ import annotations
@@ -34,12 +35,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
-    """A broker that answers. `lock` is the file descriptor that keeps a local one running, `process` who it is."""
+    """A broker that answers. `lock` is the file descriptor that keeps a local one running, `process` who it is, `on_demand`
+    whether it was started for those who use it, which start it again when it dies."""
 
     bootstrap: str
     lock: int | None = None
     process: ProcessId | None = None
     log: Path | None = None
+    local: LocalBroker | None = None
+    on_demand: bool = False
 
     def lost(self) -> str | None:
         """Why the broker is gone, or None. Only a local one can be judged; clients wait for another one to come back."""
@@ -70,7 +74,8 @@ def use_broker(kafka: KafkaConfig, say: Say) -> Iterator[BrokerUse]:
         bootstrap = broker.start(Deadline(START_S))
         check_broker(kafka, bootstrap, Deadline(PREFLIGHT_S))
         pid = broker.pid
-        yield BrokerUse(bootstrap, lock, ProcessId.of(pid) if pid is not None else None, broker.status().log)
+        process = ProcessId.of(pid) if pid is not None else None
+        yield BrokerUse(bootstrap, lock, process, broker.status().log, broker, _on_demand(broker.root).exists())
     finally:
         os.close(lock)
         release(broker, Deadline(0))

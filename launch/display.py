@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from launch.view import Snapshot
+from launch.view import OpenRow, Snapshot
 
 SIGN_OF_LIFE_S = 5.0
 _BARS = "▁▂▃▄▅▆▇█"
@@ -30,9 +30,9 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def make_display(console: Console) -> Display:
-    """A live table if the console is a terminal, else plain lines."""
-    return LiveTable(console) if console.is_terminal and not console.is_dumb_terminal else PlainLines(console)
+def make_display(console: Console, draw: Callable[[Snapshot], RenderableType] | None = None) -> Display:
+    """A live table (drawn by `draw`, or the short one) if the console is a terminal, else plain lines."""
+    return LiveTable(console, draw) if console.is_terminal and not console.is_dumb_terminal else PlainLines(console)
 
 
 def sparkline(values: Sequence[float], width: int = CURVE_WIDTH) -> str:
@@ -64,15 +64,20 @@ def share(value: float | None) -> str:
 
 
 class LiveTable:
-    """One table, redrawn in place."""
+    """One table, redrawn in place.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        draw: what a snapshot looks like.
+    """
+
+    def __init__(self, console: Console, draw: Callable[[Snapshot], RenderableType] | None = None) -> None:
         self._console = console
+        self._draw = draw or render
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._live.start()
 
     def show(self, snapshot: Snapshot) -> None:
-        self._live.update(render(snapshot), refresh=True)
+        self._live.update(self._draw(snapshot), refresh=True)
 
     def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False)
@@ -82,18 +87,38 @@ class LiveTable:
 
 
 def render(s: Snapshot) -> Group:
-    """The live table of a snapshot."""
-    head = Text.assemble(("weir ", "bold"), s.run_id, f"   step {s.steps}/{s.last if s.last is not None else '?'}")
-    head.append(f"   {clock(s.elapsed_s)} elapsed" + (f", {clock(s.eta_s)} to go" if s.eta_s is not None else ""))
+    """The live table of a snapshot. `launch/details.py` has the long one."""
+    training = training_table(s)
+    if any(row.filled is not None for row in s.window):
+        training.add_row("window", "", "   ".join(f"{row.version}: {filled(row)}" for row in s.window))
+    return Group(head(s), training, process_table(s), *remarks(s))
+
+
+def head(s: Snapshot) -> Text:
+    text = Text.assemble(("weir ", "bold"), s.run_id, f"   step {s.steps}/{s.last if s.last is not None else '?'}")
+    text.append(f"   {clock(s.elapsed_s)} elapsed" + (f", {clock(s.eta_s)} to go" if s.eta_s is not None else ""))
+    return text
+
+
+def training_table(s: Snapshot) -> Table:
     training = Table.grid(padding=(0, 2))
     training.add_row("reward", number(s.reward), Text(sparkline(s.rewards), style="cyan"))
     training.add_row("loss", number(s.loss, ".4f"), f"age {number(s.age, '.2f')}   step {number(s.step_s, '.2f')} s")
     training.add_row("tokens/s", number(s.tokens_per_s, ".0f"), f"learner waits {share(s.idle_share)} of its time")
     if s.validation is not None:
         training.add_row("validation", number(s.validation), "")
-    processes = Table(box=None, pad_edge=False, header_style="dim")
-    for title in ("process", "does", "version", "requests", "tokens/s", "last heard"):
-        processes.add_column(title)
+    return training
+
+
+def filled(row: OpenRow) -> str:
+    """`12/16 filled`; `?` before the learner has told."""
+    if row.filled is None:
+        return "?"
+    return f"{row.filled}/{row.filled + (row.assigned or 0) + (row.unassigned or 0)} filled"
+
+
+def process_table(s: Snapshot) -> Table:
+    processes = make_table("process", "does", "version", "requests", "tokens/s", "last heard")
     processes.add_row("broker", s.broker, "", "", "", "")
     processes.add_row("learner", _learner(s), "", "", "", "")
     for row in s.producers:
@@ -102,7 +127,14 @@ def render(s: Snapshot) -> Group:
         processes.add_row(row.name, row.state, held, f"{row.in_hand}/{row.capacity}", f"{row.tokens_per_s:.0f}", silent)
     for name, doing in _not_joined(s):
         processes.add_row(name, doing, "", "", "", "")
-    return Group(head, training, processes, *_remarks(s))
+    return processes
+
+
+def make_table(*titles: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for title in titles:
+        table.add_column(title)
+    return table
 
 
 def _learner(s: Snapshot) -> str:
@@ -120,11 +152,11 @@ def _not_joined(s: Snapshot) -> list[tuple[str, str]]:
     ]
 
 
-def _remarks(s: Snapshot) -> list[Text]:
-    remarks = [Text(f"refused {name}: {'; '.join(why)}", style="red") for name, why in s.refused.items()]
+def remarks(s: Snapshot) -> list[Text]:
+    told = [Text(f"refused {name}: {'; '.join(why)}", style="red") for name, why in s.refused.items()]
     if s.failed:
-        remarks.append(Text(f"{s.failed} requests failed and were issued again", style="yellow"))
-    return remarks
+        told.append(Text(f"{s.failed} requests failed and were issued again", style="yellow"))
+    return told
 
 
 class PlainLines:

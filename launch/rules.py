@@ -14,6 +14,7 @@ from pathlib import Path
 
 from broker_config.security import security_settings
 from launch.config import RunFile
+from launch.fork import fork_problems
 from launch.model_facts import ModelFacts, looks_like_hub_name
 from producer.data import check_data
 from producer.vllm_arguments import engine_arguments
@@ -164,6 +165,13 @@ def rank_timeout_is_longer(c: Context) -> Iterator[Problem]:
         yield Problem("learner.rank_timeout_s", rank, why, f"use more than {phase:g}, for example {2 * phase:g}")
 
 
+def pauses_grow(c: Context) -> Iterator[Problem]:
+    first, longest = c.file.launch.restart.backoff_s, c.file.launch.restart.max_backoff_s
+    if longest < first:
+        why = f"the longest pause is shorter than the first (launch.restart.backoff_s {first:g})"
+        yield Problem("launch.restart.max_backoff_s", longest, why, f"use at least {first:g}")
+
+
 def model_is_there(c: Context) -> Iterator[Problem]:
     model = c.file.model
     path = Path(model.path)
@@ -261,6 +269,11 @@ def run_id_is_free(c: Context) -> Iterator[Problem]:
         yield Problem("run.id", c.file.run.id, why, "leave run.id out, choose another, or use --resume")
 
 
+def fork_is_possible(c: Context) -> Iterator[Problem]:
+    if not c.resuming:
+        yield from fork_problems(c.file.run, c.file.model)
+
+
 def loggers_are_installed(c: Context) -> Iterator[Problem]:
     for name in ("tensorboard", "wandb"):
         if getattr(c.file.logger, name) and importlib.util.find_spec(name) is None:
@@ -287,6 +300,7 @@ ERRORS: Sequence[Rule] = (
     batch_divides,
     on_policy_ratio,
     rank_timeout_is_longer,
+    pauses_grow,
     validation_has_data,
     model_is_there,
     model_fits,
@@ -298,6 +312,7 @@ ERRORS: Sequence[Rule] = (
     broker_can_do_it,
     secrets_are_readable,
     run_id_is_free,
+    fork_is_possible,
     loggers_are_installed,
     data_is_usable,
 )

@@ -20,17 +20,19 @@ from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
 from broker_config.trial import check_topics
 from launch.broker import PREFLIGHT_S, BrokerUse, Keeper, use_broker
+from launch.broker_care import BrokerCare
 from launch.check import Checked, check
 from launch.children import ChildSpec
 from launch.config import RunFile, dump
 from launch.display import Display, make_display
 from launch.folders import RunFolder, make, mint_id, point_latest, set_logs_aside
 from launch.model_build import ModelBuild
+from launch.outcome import BROKER, Outcome
 from launch.summary import shown, summarize
-from launch.supervision import Outcome
 from launch.supervisor import Supervisor
 from launch.view import Snapshot
 from launch.watch import Watch
+from learner import checkpoint
 
 LEARNER = "learner-0"
 CONTROL_S = 30.0
@@ -72,11 +74,11 @@ def launch(what: Launch, console: Console) -> int:
             folder = _folder(file, what.resume)
             # From here on the terminal is the display's.
             logs.configure("INFO", str(folder.logs / "supervisor.log"))
-            outcome, last = _supervised(file, folder, broker, what.resume, started, display)
+            outcome, last, restarts = _supervised(file, folder, broker, what.resume, started, display)
     finally:
         display.close()
     blamed = _blamed_log(outcome, folder, broker)
-    lines = summarize(outcome, last, folder, tensorboard=file.logger.tensorboard, blamed_log=blamed)
+    lines = summarize(outcome, last, folder, tensorboard=file.logger.tensorboard, blamed_log=blamed, restarts=restarts)
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     return outcome.code
 
@@ -93,7 +95,7 @@ def _folder(file: RunFile, resume: bool) -> RunFolder:
 
 def _supervised(
     file: RunFile, folder: RunFolder, broker: BrokerUse, resume: bool, started: float, display: Display
-) -> tuple[Outcome, Snapshot]:
+) -> tuple[Outcome, Snapshot, Mapping[str, int]]:
     watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started, resuming=resume, folder=folder)
     watch.broker(f"running at {broker.bootstrap}")
     watch.start()
@@ -103,17 +105,21 @@ def _supervised(
         supervisor = Supervisor(
             learner_spec(file, folder, broker, resume=resume),
             producer_specs(file, folder, broker),
+            learner_again=learner_spec(file, folder, broker, resume=True),
             watch=watch,
             display=display,
-            broker_lost=broker.lost,
+            broker=BrokerCare(broker, file.kafka),
+            saved=lambda: checkpoint.latest(folder.path / "checkpoints") is not None,
+            restart=file.launch.restart,
             start_timeout_s=file.launch.learner_start_timeout_s,
             stop_timeout_s=file.launch.stop_timeout_s,
+            outage_timeout_s=file.kafka.outage_timeout_s,
             cwd=Path.cwd(),
         )
         outcome = supervisor.supervise()
-        last = watch.snapshot()
+        last = supervisor.snapshot()
         display.show(last)
-        return outcome, last
+        return outcome, last, supervisor.restarts
     finally:
         watch.close()
 
@@ -121,7 +127,7 @@ def _supervised(
 def _blamed_log(outcome: Outcome, folder: RunFolder, broker: BrokerUse) -> Path | None:
     if outcome.blame is None:
         return None
-    if outcome.blame == "broker":
+    if outcome.blame == BROKER:
         return broker.log
     return folder.logs / f"{outcome.blame}.log"
 
@@ -137,7 +143,7 @@ def environment(broker: BrokerUse, threads: int | None = None) -> dict[str, str]
 def learner_spec(file: RunFile, folder: RunFolder, broker: BrokerUse, *, resume: bool) -> ChildSpec:
     """The learner under torchrun, which meets on loopback at a port of its own choice."""
     nproc = file.learner.nproc
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
+    torchrun = ["-m", "launch.torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
     command = [sys.executable, *torchrun, "-m", "learner", "--config", str(folder.config), *(["--resume"] if resume else [])]
     threads = file.learner.threads
     if threads is None and "OMP_NUM_THREADS" not in os.environ:

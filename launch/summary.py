@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from broker_config.tools import wrappers_folder
 from launch.display import clock, number
 from launch.folders import RunFolder, last_validation
 from launch.logtail import error_lines
-from launch.supervision import FINISHED, INTERRUPTED, Outcome
+from launch.outcome import FINISHED, INTERRUPTED, Outcome
 from launch.view import Snapshot
 
 REWARD = "train/reward"
@@ -44,8 +44,20 @@ def trained(metrics: Path) -> Trained:
     return Trained(len(steps), rewards[0] if rewards else None, rewards[-1] if rewards else None)
 
 
-def summarize(outcome: Outcome, last: Snapshot, folder: RunFolder, *, tensorboard: bool, blamed_log: Path | None) -> list[str]:
-    """The lines of the summary. Paths are shown relative to the working folder where they lie below it."""
+def summarize(
+    outcome: Outcome,
+    last: Snapshot,
+    folder: RunFolder,
+    *,
+    tensorboard: bool,
+    blamed_log: Path | None,
+    restarts: Mapping[str, int] | None = None,
+) -> list[str]:
+    """The lines of the summary. Paths are shown relative to the working folder where they lie below it.
+
+    Args:
+        restarts: how often each process was started again after it had died.
+    """
     came = trained(folder.metrics)
     verdict = {FINISHED: "finished", INTERRUPTED: "interrupted"}.get(outcome.code, "FAILED")
     lines = ["", f"run {folder.run_id} {verdict}: {outcome.cause}"]
@@ -56,6 +68,8 @@ def summarize(outcome: Outcome, last: Snapshot, folder: RunFolder, *, tensorboar
     lines.append(
         f"steps {came.steps}{of} in {clock(last.elapsed_s)}, reward {number(came.first_reward)} -> {number(came.last_reward)}"
     )
+    if restarts:
+        lines.append("restarts: " + ", ".join(f"{name} {count}" for name, count in sorted(restarts.items())))
     validation = last_validation(folder.validation)
     if validation is not None:
         lines.append(f"validation {number(validation)}")

@@ -10,33 +10,39 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from launch.producers_view import ProducerRow, Producers
+from launch.rounds_view import RoundRow, Rounds
 from schemas.control import Claim, State, Stop
 from schemas.metrics import StepMetrics
-from schemas.status import Beat, Failed, Heartbeat, Left, Report
+from schemas.status import Ack, Beat, Failed, Heartbeat, Left, Report
 
-StatusRecord = Report | Heartbeat | Failed | Left | Beat | object
-
-RATE_WINDOW_S = 10.0
 RECENT_STEPS = 10
 CURVE_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerRow:
-    """One producer. `version`: of the weights it serves, -1 before the first; `silent_s`: since its last record."""
+class OpenRow:
+    """An open target version: its slots by state, None before the learner has told. `holders`: rollouts in hand, by producer."""
 
-    name: str
-    state: str
     version: int
-    in_hand: int
-    capacity: int
-    tokens_per_s: float
+    unassigned: int | None = None
+    assigned: int | None = None
+    filled: int | None = None
+    holders: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class BeatMark:
+    """The dispatcher's last beat. `silent_s`: since then."""
+
+    incarnation: int
+    number: int
     silent_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the live view shows. None: not known yet. Numbers of the last step, shares of the last `RECENT_STEPS`."""
+    """All that is shown. None: not known yet. Numbers of the last step, shares of the last `RECENT_STEPS`."""
 
     run_id: str
     elapsed_s: float
@@ -60,28 +66,33 @@ class Snapshot:
     failed: int = 0
     refused: dict[str, list[str]] = field(default_factory=dict)
     stop: Stop | None = None
-
-
-class _Producer:
-    """Latest facts of one producer, and its token counts of the last seconds."""
-
-    def __init__(self) -> None:
-        self.state = "silent"
-        self.version = -1
-        self.in_hand = 0
-        self.capacity = 0
-        self.at = 0.0
-        self.tokens: deque[tuple[float, int]] = deque(maxlen=64)
-
-    def rate(self, now: float) -> float:
-        recent = [(at, count) for at, count in self.tokens if at >= now - RATE_WINDOW_S]
-        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
-            return 0.0
-        return max(0.0, (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0]))
+    uuid: str | None = None
+    incarnation: int | None = None
+    frontier: int | None = None
+    """The highest version that was announced."""
+    sealed_through: int | None = None
+    members: Sequence[str] = ()
+    validating: Sequence[int] = ()
+    """Versions whose validation runs."""
+    window: Sequence[OpenRow] = ()
+    rounds: Sequence[RoundRow] = ()
+    """The last refit rounds, the oldest first."""
+    beat: BeatMark | None = None
+    waits_for: str = ""
+    """What rank 0 waits for; empty while it works, and when no beat was read."""
+    lead: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    """Reissued, hedged, filtered, duplicates, late, ignored_status: since the learner started."""
+    failures: dict[str, int] = field(default_factory=dict)
+    """By kind, since the learner started."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """Refused records by reason, since the learner started."""
 
 
 class RunView:
     """Feed it decoded records in the order of their topics; ask for a `snapshot` at any time.
+
+    Every record costs the same, however long the run is, and what is kept does not grow with it.
 
     Args:
         started: when the run began; None takes the time of its first control record.
@@ -95,7 +106,10 @@ class RunView:
         self._broker = "running"
         self._claimed = False
         self._control: State | None = None
-        self._producers: dict[str, _Producer] = {}
+        self._producers = Producers()
+        self._rounds = Rounds()
+        self._beat: Beat | None = None
+        self._beat_at = 0.0
         self._failed = 0
         self._steps = 0
         self._metrics: dict[str, float] = {}
@@ -135,24 +149,30 @@ class RunView:
             case Claim():
                 self._ended = None
                 self._control = self._control and self._control.model_copy(update={"stop": None, "round": None})
+                self._rounds.claim(at)
             case State():
+                if self._control is not None and record.incarnation < self._control.incarnation:
+                    return  # of a learner that has lost the run
                 self._control = record
                 self._ended = at if record.stop is not None else None
-                for name, member in record.members.items():
-                    self._producers.setdefault(name, _Producer()).version = member.held
+                self._rounds.state(record, at)
+                self._producers.members(record.members)
 
     def status(self, record: object, at: float) -> None:
         match record:
             case Report() | Heartbeat():
-                producer = self._producers.setdefault(record.producer, _Producer())
-                producer.state, producer.version = str(record.state), record.held
-                producer.in_hand, producer.capacity, producer.at = len(record.in_hand), record.capacity, at
-                if isinstance(record, Heartbeat):
-                    producer.tokens.append((at, record.engine_tokens))
+                self._producers.told(record, at)
             case Left():
-                self._producers.pop(record.producer, None)
+                self._producers.left(record.producer)
+            case Ack():
+                self._producers.heard(record.producer, at)
+                self._rounds.ack(record)
             case Failed():
+                self._producers.heard(record.producer, at)
                 self._failed += 1
+            case Beat():
+                if self._beat is None or record.incarnation >= self._beat.incarnation:
+                    self._beat, self._beat_at = record, at
             case _:
                 pass
 
@@ -178,15 +198,18 @@ class RunView:
     def snapshot(self, now: float) -> Snapshot:
         until = now if self._ended is None else self._ended
         step_s = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1) if len(self._ends) > 1 else None
-        last = self._control.last_version if self._control else None
-        eta = step_s * (last - self._steps) if step_s is not None and last is not None else None
+        control = self._control
+        last = control.last_version if control else None
+        eta = step_s * (last - self._steps) if step_s is not None and last is not None and self.stop is None else None
+        producers = self._producers.rows(now, ended=self.stop is not None)
+        told = self._figures()
         return Snapshot(
             run_id=self._run_id,
             elapsed_s=max(0.0, until - self._started) if self._started is not None else 0.0,
             learner=self._learner(),
             broker=self._broker,
             processes=dict(self._processes),
-            producers=[self._row(name, producer, now) for name, producer in self._present()],
+            producers=producers,
             steps=self._steps,
             last=last,
             reward=self._metrics.get("train/reward"),
@@ -200,24 +223,45 @@ class RunView:
             step_s=step_s,
             eta_s=eta,
             failed=self._failed,
-            refused=dict(self._control.refused) if self._control else {},
+            refused=dict(control.refused) if control else {},
             stop=self.stop,
+            uuid=control.uuid if control else None,
+            incarnation=control.incarnation if control else None,
+            frontier=control.F if control else None,
+            sealed_through=control.sealed_through if control else None,
+            members=tuple(sorted(control.members)) if control else (),
+            validating=tuple(sorted(control.validations)) if control else (),
+            window=self._window(producers, told),
+            rounds=self._rounds.rows(now),
+            beat=BeatMark(told.incarnation, told.number, max(0.0, now - self._beat_at)) if told else None,
+            waits_for=told.waits_for if told and self.stop is None else "",
+            lead=told.lead if told else None,
+            counts=dict(told.counts) if told else {},
+            failures=dict(told.failures) if told else {},
+            refusals=dict(told.refusals) if told else {},
         )
 
-    def _present(self) -> list[tuple[str, _Producer]]:
-        """Members and others, by name; after the end only those who still give a sign."""
-        return [(name, producer) for name, producer in sorted(self._producers.items()) if producer.at or self.stop is None]
+    def _figures(self) -> Beat | None:
+        """The last beat, unless it is of an earlier learner than the control state."""
+        stale = self._beat and self._control and self._beat.incarnation < self._control.incarnation
+        return None if stale else self._beat
 
-    def _row(self, name: str, producer: _Producer, now: float) -> ProducerRow:
-        return ProducerRow(
-            name=name,
-            state=producer.state,
-            version=producer.version,
-            in_hand=producer.in_hand,
-            capacity=producer.capacity,
-            tokens_per_s=producer.rate(now),
-            silent_s=max(0.0, now - producer.at) if producer.at else 0.0,
-        )
+    def _window(self, producers: Sequence[ProducerRow], told: Beat | None) -> list[OpenRow]:
+        """Versions that control calls open; a beat may be of a moment before or after it."""
+        figures = told.window if told else {}
+        rows = []
+        for version in sorted(self._control.window) if self._control and self.stop is None else ():
+            slots = figures.get(version)
+            rows.append(
+                OpenRow(
+                    version,
+                    slots.unassigned if slots else None,
+                    slots.assigned if slots else None,
+                    slots.filled if slots else None,
+                    {row.name: row.rollouts[version] for row in producers if version in row.rollouts},
+                )
+            )
+        return rows
 
     def _learner(self) -> str:
         """What the learner does, as far as control tells."""

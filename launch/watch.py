@@ -29,6 +29,9 @@ LOOK_S = 1.0
 POLL_S = 0.2
 METADATA_S = 5.0
 CLOSE_S = 10.0
+BEAT_KEY = b"beat"
+BEFORE_SINCE = 64
+"""Records of `status` before `since` that are looked through for the last beat: how a run stood when it ended."""
 
 
 def feed(view: RunView, topics: Topics, topic: str, value: bytes, at: float) -> None:
@@ -52,7 +55,8 @@ class Watch:
         started: when the run began; None takes the time of its first record.
         resuming: what stands on control already is of an earlier part of the run and left out.
         folder: of the run, if it is on this machine: results of validations are read there.
-        since: `status` is read from this time on (seconds since the epoch); control and metrics are read whole.
+        since: `status` is read from this time on (seconds since the epoch), of what came before only the last beats; control
+            and metrics are read whole.
         clock: seconds since the epoch.
     """
 
@@ -74,6 +78,8 @@ class Watch:
         self._resuming = resuming
         self._folder = folder
         self._clock = clock
+        self._next: dict[str, int] = {}
+        self._recent = 0  # first offset of `status` that is not before `since`
         self._view = RunView(run_id, started)
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -178,21 +184,27 @@ class Watch:
             return set()  # the broker is away; looked for again
 
     def _start_of(self, consumer: Consumer, topic: str) -> TopicPartition:
+        if topic in self._next:
+            return TopicPartition(topic, 0, self._next[topic])  # a new consumer goes on where the last one ended
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=METADATA_S)
         start = high if topic == self._topics.control and self._resuming else low
         if topic == self._topics.status and self._since is not None:
             asked = TopicPartition(topic, 0, int(self._since * 1000))
             (found,) = consumer.offsets_for_times([asked], timeout=METADATA_S)
-            start = found.offset if found.offset >= 0 else high
+            self._recent = found.offset if found.offset >= 0 else high
+            start = self._recent if self._resuming else max(low, self._recent - BEFORE_SINCE)
         return TopicPartition(topic, 0, start)
 
     def _take(self, message: Message) -> None:
         topic, value = message.topic(), message.value()
         if topic is None or value is None:
             return
-        at = message.timestamp()[1] / 1000
+        at, offset = message.timestamp()[1] / 1000, message.offset() or 0
+        self._next[topic] = offset + 1
+        if topic == self._topics.status and offset < self._recent and message.key() != BEAT_KEY:
+            return
         try:
             with self._lock:
                 feed(self._view, self._topics, topic, bytes(value), at)
         except RecordRefused as refused:
-            log.warning("unreadable record topic=%s offset=%s: %s", topic, message.offset(), refused)
+            log.warning("unreadable record topic=%s offset=%d: %s", topic, offset, refused)

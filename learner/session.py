@@ -22,21 +22,9 @@ FIRST_COLLECTIVE_S = 600.0  # ranks on other hosts may still be loading the mode
 
 def serve(run: LearnerRun, dispatcher: DispatcherClient | None, version: int, checkpoint: Path | None) -> int:
     """Run this rank to its end; returns the exit code."""
-    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0"), ("RANK", "0"), ("WORLD_SIZE", "1")):
-        os.environ.setdefault(name, value)
-    backend = "nccl" if torch.cuda.is_available() else "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group(backend, timeout=timedelta(seconds=max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s)))
+    join_ranks(run)
     ranks = Ranks(max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s))
-    policy = Policy(
-        run.model,
-        run.learner,
-        run.loss_fn,
-        seed=run.run.seed,
-        total_steps=run.grpo.max_num_steps,
-        temperature=run.generation.temperature,
-    )
+    policy = make_policy(run)
     if checkpoint is not None:
         policy.load(checkpoint)
     ranks.barrier()
@@ -48,3 +36,25 @@ def serve(run: LearnerRun, dispatcher: DispatcherClient | None, version: int, ch
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker.obey()
+
+
+def join_ranks(run: LearnerRun) -> None:
+    """Bring `torch.distributed` up; a process without torchrun is a world of one."""
+    for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0"), ("RANK", "0"), ("WORLD_SIZE", "1")):
+        os.environ.setdefault(name, value)
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(backend, timeout=timedelta(seconds=max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s)))
+
+
+def make_policy(run: LearnerRun) -> Policy:
+    """The policy of this rank, with the weights of `model.path`."""
+    return Policy(
+        run.model,
+        run.learner,
+        run.loss_fn,
+        seed=run.run.seed,
+        total_steps=run.grpo.max_num_steps,
+        temperature=run.generation.temperature,
+    )

@@ -3,7 +3,8 @@
 One thread owns vLLM's `LLMEngine` (`EngineThread`); `VllmEngine` is its asyncio side. Between two steps nothing runs on the
 device, so pausing is not stepping, and a refit sees a model at rest. The version label that vLLM writes into every
 completion's spans changes after a successful load and before the next step, so each token carries the weights it was sampled
-with. Every request is salted with the version it starts under: no prefix cache outlives a version.
+with. Every request is salted with the load that it is first computed under: no prefix cache outlives a load, be it of the same
+version again.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from producer.engine_thread import EngineThread
 from producer.vllm_arguments import cpu_threads, end_token_ids, engine_arguments, set_environment
 from schemas.config import GenerationConfig, ModelConfig, RefitConfig
 from schemas.errors import TransferError
+from schemas.failpoints import reach
 from schemas.group import Span
 from schemas.weights import WeightPlan, make_plan, model_config_value, probe_tokens, tensor_index
 
@@ -137,6 +139,7 @@ class _Core:
         self._end_tokens = end_token_ids(model.path)
         self._probe = probe_tokens(self.vocab_size, self.max_model_len)
         self._probe_limit = refit.probe_limit or PROBE_LIMITS[model.dtype]
+        self._loads = 0
         self._paused = False
         self._llm: Any = None
         self._lock = threading.Lock()
@@ -162,10 +165,11 @@ class _Core:
         from producer.refit.gloo_engine import register
 
         register()
-        # At each load vLLM warns of layers that have no weights of their own (rotary embedding, tied head): nothing is wrong.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         transfer = WeightTransferConfig(backend="weir_nccl" if backend == "nccl" else "gloo")
         self._llm = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=transfer))
+        # At each load vLLM warns of layers that have no weights of their own (rotary embedding, tied head): nothing is wrong.
+        # Set only now: vLLM configures its loggers anew for every engine.
+        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.world_size = self._llm.vllm_config.parallel_config.world_size
         self._llm.set_weight_version(str(self.version))
 
@@ -218,10 +222,22 @@ class _Core:
             detokenize=bool(sampling.stop),
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
-        salted = tokens_input(prompt, cache_salt=str(self.version))
+        salted = tokens_input(prompt, cache_salt=self._salt)
         internal_id = self._llm.add_request(request_id, salted, params, priority=priority)
         with self._lock:
             self._running[request_id] = _Running(internal_id, done)
+
+    @property
+    def _salt(self) -> str:
+        """Not the version: it may be loaded again with other weights, when a resumed learner has trained it anew."""
+        return f"load-{self._loads}"
+
+    def _salt_again(self) -> None:
+        """Requests that hold no cache, because none of them was computed yet or they gave it back, start under this load."""
+        for request in self._scheduler.waiting:
+            request.cache_salt = self._salt
+            request.block_hashes.clear()
+            request.update_block_hashes()
 
     def abort(self, request_id: str, done: Future[Completion]) -> None:
         with self._lock:
@@ -264,6 +280,7 @@ class _Core:
         if not self._paused:
             raise ValueError("receive is called while paused")
         receipt = self._stage(offer)
+        reach("producer.received")
         try:
             self._rpc("finish_weight_update")
         except Exception as error:
@@ -274,6 +291,8 @@ class _Core:
                 f"version {offer.version} loaded, but its log-probabilities on the probe differ from the learner's by {gap:.3g}, "
                 f"more than {self._probe_limit:g} (refit.probe_limit)"
             )
+        self._loads += 1
+        self._salt_again()
         self._llm.set_weight_version(str(offer.version))
         self.version = offer.version
         return Loaded(offer.version, receipt["digest"], gap)

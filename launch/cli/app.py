@@ -1,4 +1,4 @@
-"""`weir`: look at a run, its topics and its broker. Every command says what it needs; none needs more.
+"""`weir`: look at a run, its topics and its broker; stop it. Every command says what it needs; none needs more.
 
 Commands that need the local broker start it and stop it again, unless it ran already or `weir broker start` started it.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -20,23 +19,18 @@ import typer
 from broker_config import logs
 from broker_config.locate import configured_servers
 from broker_config.reader import Record
-from launch.cli import broker_commands
+from launch.cli import broker_commands, operator_commands, replay_commands
 from launch.cli.describe import Text, as_json, as_lines
-from launch.cli.session import Chosen, bounds_of, choose, connected, note, resolve, run_topics
+from launch.cli.session import Chosen, RunOption, bounds_of, choose, connected, no_topics, note, resolve, run_topics, watched
 from launch.model_facts import looks_like_hub_name
 from schemas.config import KafkaConfig
 from schemas.errors import ConfigError, Problem, WeirError
-
-WIDTH = 160  # of tables that no terminal bounds
-LOOK_BACK_S = 30.0  # producers that were silent for longer are not there
-
-RunOption = Annotated[str | None, typer.Option("--run", help="Run id or folder; the latest by default.", show_default=False)]
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="Look at a run, its topics and its broker. Exit codes: 0 done, 1 failed, 2 wrong input.",
+    help="Look at a run, its topics and its broker; stop it. Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted.",
 )
 app.add_typer(broker_commands.app, name="broker")
 
@@ -79,10 +73,6 @@ def show(
                 heading = record.topic
                 typer.echo(f"== {heading}")
             typer.echo("\n".join(as_lines(record, decoder)))
-
-
-def _no_topics(chosen: Chosen) -> ConfigError:
-    return ConfigError([Problem("run", chosen.run_id, "the broker has no topics of it", "weir topics --all lists the runs")])
 
 
 def _text(chosen: Chosen) -> Text:
@@ -128,7 +118,7 @@ def topics_(
         names = run_topics(admin, chosen.run_id, deadline)
         sizes = bounds_of(admin, names, deadline)
     if not names:
-        raise _no_topics(chosen)
+        raise no_topics(chosen)
     for name in names:
         parts = [found for (topic, _), found in sizes.items() if topic == name]
         kept = sum(end - start for start, end in parts)
@@ -140,37 +130,28 @@ def topics_(
 def status(
     run: RunOption = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object; with --follow one a second, a line each.")] = False,
     timeout_s: Annotated[float, typer.Option(help="How long reading the topics may take.", min=1)] = 20.0,
 ) -> None:
-    """What a run does now, or did last, as its topics tell."""
-    from rich.console import Console
+    """What a run does now, or did last, as its topics tell.
 
-    from launch.display import make_display, render
-    from launch.watch import Watch
+    Open versions and who has their slots, producers, the last refit rounds, what the learner waits for, what was counted since it
+    started.
+    """
+    from launch.cli import run_status
 
-    chosen = choose(run)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    with connected(chosen.kafka) as (bootstrap, admin, deadline):
-        if not run_topics(admin, chosen.run_id, deadline):
-            raise _no_topics(chosen)
-        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, folder=chosen.folder, since=time.time() - LOOK_BACK_S)
-        watch.broker(f"running at {bootstrap}")
-        watch.start()
-        try:
-            if not watch.caught_up.wait(timeout_s):
-                raise WeirError(f"waited {timeout_s:g} s for the run's topics to be read; is the broker up? (--timeout-s)")
-            if not follow:
-                console.print(render(watch.snapshot()))
-                return
-            display = make_display(console)
-            try:
-                while True:  # until Ctrl-C
-                    display.show(watch.snapshot())
-                    time.sleep(0.5)
-            finally:
-                display.close()
-        finally:
-            watch.close()
+    with watched(run, timeout_s) as found:
+        if as_json_:
+            run_status.print_json(found.watch, follow=follow)
+        else:
+            run_status.print_tables(found.watch, follow=follow)
+
+
+app.command()(operator_commands.stop)
+app.command()(operator_commands.drain)
+app.command()(replay_commands.replay)
+app.command()(replay_commands.dump)
+app.command()(replay_commands.load)
 
 
 @app.command()

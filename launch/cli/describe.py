@@ -200,7 +200,8 @@ def _control_line(record: control.Claim | control.State) -> str:
     s = record
     window = f"{min(s.window)}-{max(s.window)}" if s.window else "none"
     parts = [f"F {s.F if s.F is not None else '-'}", f"sealed through {s.sealed_through}", f"window {window}"]
-    parts.append("members " + (" ".join(f"{name}@{m.held}" for name, m in sorted(s.members.items())) or "none"))
+    members = [f"{name}@{m.held}" + (" (drains)" if m.draining else "") for name, m in sorted(s.members.items())]
+    parts.append("members " + (" ".join(members) or "none"))
     if s.round is not None:
         parts.append(f"round {s.round.number} of version {s.round.version}: {s.round.phase} ({', '.join(s.round.members)})")
     parts += [f"refused {name}: {'; '.join(why)}" for name, why in s.refused.items()]
@@ -227,11 +228,18 @@ def _status_line(record: object) -> str:
         case status.Left() as gone:
             return f"left       {gone.producer}  {gone.reason}  hands back {len(gone.unfinished)}"
         case status.Beat() as beat:
-            return f"beat       {beat.number}  incarnation {beat.incarnation}"
+            return f"beat       {beat.number}  incarnation {beat.incarnation}" + _standing(beat)
         case status.Operator() as o:
             return f"operator   {o.action} {o.producer or ''} by {o.by}"
         case _:
             raise RecordRefused("malformed", f"a {type(record).__name__}")
+
+
+def _standing(beat: status.Beat) -> str:
+    window = [f"{v}: {w.filled}/{w.filled + w.assigned + w.unassigned}" for v, w in sorted(beat.window.items())]
+    parts = [f"filled {', '.join(window)}"] if window else []
+    parts += [f"waits for {beat.waits_for}"] if beat.waits_for else []
+    return "".join(f"  {part}" for part in parts)
 
 
 def _request_line(r: requests.Request) -> str:

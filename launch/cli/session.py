@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 from confluent_kafka.admin import AdminClient
@@ -17,8 +19,12 @@ from launch import config as run_config
 from launch.broker import use_broker
 from launch.config import RunFile
 from launch.folders import RunFolder, find
+from launch.watch import Watch
 from schemas.config import KafkaConfig
-from schemas.errors import ConfigError, Problem
+from schemas.errors import ConfigError, DeadlineExceeded, Problem
+
+RunOption = Annotated[str | None, typer.Option("--run", help="Run id or folder; the latest by default.", show_default=False)]
+LOOK_BACK_S = 30.0  # producers that were silent for longer are not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,15 @@ class Chosen:
     @property
     def kafka(self) -> KafkaConfig:
         return self.file.kafka if self.file is not None else KafkaConfig()
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A run, its broker, and what its topics tell."""
+
+    chosen: Chosen
+    bootstrap: str
+    watch: Watch
 
 
 def choose(run: str | None, topics: Sequence[str] = ()) -> Chosen:
@@ -56,6 +71,33 @@ def connected(kafka: KafkaConfig, timeout_s: float = 20.0) -> Iterator[tuple[str
     """(bootstrap, admin client, deadline) of the broker; a local one that had to be started is stopped at the end."""
     with use_broker(kafka, note) as broker:
         yield broker.bootstrap, make_admin(kafka, broker.bootstrap, "weir.cli"), Deadline(timeout_s)
+
+
+@contextmanager
+def watched(run: str | None, timeout_s: float) -> Iterator[Watched]:
+    """A run's topics, read to where they end and followed from there.
+
+    Raises:
+        ConfigError: there is no such run, here or at its broker.
+        DeadlineExceeded: the topics were not read in `timeout_s`.
+    """
+    chosen = choose(run)
+    with connected(chosen.kafka) as (bootstrap, admin, deadline):
+        if not run_topics(admin, chosen.run_id, deadline):
+            raise no_topics(chosen)
+        watch = Watch(chosen.kafka, bootstrap, chosen.run_id, folder=chosen.folder, since=time.time() - LOOK_BACK_S)
+        watch.broker(f"running at {bootstrap}")
+        watch.start()
+        try:
+            if not watch.caught_up.wait(timeout_s):
+                raise DeadlineExceeded(f"waited {timeout_s:g} s for the run's topics to be read; is the broker up? (--timeout-s)")
+            yield Watched(chosen, bootstrap, watch)
+        finally:
+            watch.close()
+
+
+def no_topics(chosen: Chosen) -> ConfigError:
+    return ConfigError([Problem("run", chosen.run_id, "the broker has no topics of it", "weir topics --all lists the runs")])
 
 
 def note(line: str) -> None:

@@ -19,6 +19,9 @@ from megatron.core import parallel_state as mpu
 from learner.model import cpu_compat
 
 FOLDER = "megatron"
+_CONFIGURED = ("betas", "eps", "max_lr", "min_lr")
+"""What an optimizer's groups of parameters have from the config: a checkpoint is loaded under the config of now."""
+
 _CONTENT = {
     "distrib_optim_sharding_type": "fully_reshardable",
     "singleton_local_shards": False,
@@ -41,15 +44,23 @@ def save(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
 
 
 def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
-    """Read `folder/megatron` into the given parts. All ranks call it; the layout may be another than that which saved."""
+    """Read `folder/megatron` into the given parts: weights, moments, position in the schedule, random state.
+
+    All ranks call it; the layout may be another than that which saved, and so may learning rates and other optimizer settings.
+    """
     tree = _tree(model, optimizer, scheduler, loading=True)
     with _quiet():
         tree = dist_checkpointing.load(tree, str(folder / FOLDER))
     model.load_state_dict(tree["model"])
+    own = [{name: group[name] for name in _CONFIGURED if name in group} for group in optimizer.param_groups]
     optimizer.load_state_dict(_with_step(tree["optimizer"]))
     cpu_compat.complete_adam_state(optimizer.optimizer)
-    scheduler.num_steps = 0  # loading adds the saved steps to these
-    scheduler.load_state_dict(tree["scheduler"])
+    for group, configured in zip(optimizer.param_groups, own, strict=True):
+        group.update(configured)
+    # Of the schedule only the position is state. megatron's own loading demands the very numbers that the checkpoint was made
+    # with, also those of a schedule's end that a run which goes on for longer has moved.
+    scheduler.num_steps = 0
+    scheduler.step(int(tree["scheduler"]["num_steps"]))
     torch.set_rng_state(tree["rng"])
 
 

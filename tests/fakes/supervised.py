@@ -2,14 +2,15 @@
 
     python -m tests.fakes.supervised FOLDER STOP_TIMEOUT LEARNER_CODE PRODUCER_CODE...
 
-Writes `FOLDER/outcome.json` when it ends. `FOLDER/control.json`, once it is there, is the `stop` that the topics tell;
-`FOLDER/broker_gone` makes the broker die.
+Writes `FOLDER/outcome.json` when it ends, and to `FOLDER/told` the lines that a person reads. What the topics tell, once it is
+there: `FOLDER/control.json`, a `stop`; `FOLDER/claims`, how many claims there are; `FOLDER/joined`, names of producers.
+`FOLDER/saved`: there is a checkpoint. `FOLDER/broker_gone` makes the broker die; one that is started again removes it.
+`RESTART` in the environment holds keys of `launch.restart` as JSON.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 import os
 import sys
@@ -18,10 +19,13 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.children import ChildSpec
+from launch.config import RestartConfig
 from launch.display import PlainLines
+from launch.events import BrokerBack, BrokerLost
 from launch.supervisor import Supervisor
 from launch.view import RunView, Snapshot
-from schemas.control import Claim, State, Stop
+from schemas.control import Member, State, Stop
+from schemas.status import Heartbeat, ProducerState
 from tests.fakes.runs import UUID
 
 
@@ -33,12 +37,18 @@ class FolderWatch:
         self._view = RunView("fake", 0.0)
 
     def snapshot(self) -> Snapshot:
-        path = self._folder / "control.json"
-        if path.exists() and self._view.stop is None:
-            stop = Stop.model_validate_json(path.read_text())
-            self._view.control(State(uuid=UUID, incarnation=0, config_digest="c", stop=stop), 0.0)
-        elif (self._folder / "claimed").exists() and not self._view.claimed:
-            self._view.control(Claim(uuid=UUID, host="h", pid=1, config_digest="c"), 0.0)
+        claims = int(_read(self._folder / "claims") or "0")
+        stop = _read(self._folder / "control.json")
+        if claims or stop:
+            joined = (_read(self._folder / "joined") or "").split()
+            members = {f"{name}-1": Member(requests_partition=i) for i, name in enumerate(joined)}
+            state = State(uuid=UUID, incarnation=claims, config_digest="c", members=members)
+            self._view.control(state.model_copy(update={"stop": Stop.model_validate_json(stop) if stop else None}), 0.0)
+            for name in members:
+                beat = Heartbeat(
+                    uuid=UUID, producer=name, state=ProducerState.SERVING, held=0, engine_tokens=0, capacity=1, in_hand=[]
+                )
+                self._view.status(beat, 0.0)
         return self._view.snapshot(1.0)
 
     def process(self, name: str, doing: str) -> None:
@@ -48,6 +58,36 @@ class FolderWatch:
         self._view.broker(doing)
 
 
+class FolderBroker:
+    """A broker that is a file: away while `broker_gone` is there."""
+
+    def __init__(self, gone: Path) -> None:
+        self._gone = gone
+        self._away = False
+
+    def begin(self) -> None:
+        """Nothing to begin."""
+
+    def news(self) -> list[BrokerLost | BrokerBack]:
+        away, self._away = self._away, self._gone.exists()
+        if away == self._away:
+            return []
+        return [BrokerLost("the broker has ended", ended=True) if self._away else BrokerBack()]
+
+    def start_again(self) -> None:
+        self._gone.unlink()
+
+    def pids(self) -> set[int]:
+        return set()
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
 def main() -> int:
     folder, stop_timeout_s, learner, *producers = sys.argv[1:]
     out = Path(folder)
@@ -55,18 +95,24 @@ def main() -> int:
     def spec(name: str, code: str) -> ChildSpec:
         return ChildSpec(name, [sys.executable, "-c", code], dict(os.environ), out / f"{name}.log", float(stop_timeout_s))
 
+    learner_spec = spec("learner-0", learner)
+    told = (out / "told").open("w", buffering=1)
     supervisor = Supervisor(
-        spec("learner-0", learner),
+        learner_spec,
         [spec(f"producer-{i}", code) for i, code in enumerate(producers)],
+        learner_again=dataclasses.replace(learner_spec, env={**learner_spec.env, "RESUMED": "1"}),
         watch=FolderWatch(out),
-        display=PlainLines(Console(file=io.StringIO())),
-        broker_lost=lambda: "the broker has ended" if (out / "broker_gone").exists() else None,
+        display=PlainLines(Console(file=told, width=200)),
+        broker=FolderBroker(out / "broker_gone"),
+        saved=lambda: (out / "saved").exists(),
+        restart=RestartConfig.model_validate_json(os.environ.get("RESTART", "{}")),
         start_timeout_s=float(os.environ.get("START_TIMEOUT", "60")),
         stop_timeout_s=float(stop_timeout_s),
+        outage_timeout_s=60.0,
         cwd=Path.cwd(),
     )
     outcome = supervisor.supervise()
-    (out / "outcome.json").write_text(json.dumps(dataclasses.asdict(outcome)))
+    (out / "outcome.json").write_text(json.dumps({**dataclasses.asdict(outcome), "restarts": supervisor.restarts}))
     return outcome.code
 
 

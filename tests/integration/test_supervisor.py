@@ -34,10 +34,19 @@ class Supervised:
         self.folder = folder
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, learner: str, *producers: str, stop_timeout: float = 10, start_timeout: float = 60) -> None:
+    def start(self, learner: str, *producers: str, stop_timeout: float = 10, start_timeout: float = 60, **restart: float) -> None:
         command = [sys.executable, "-m", "tests.fakes.supervised", str(self.folder), str(stop_timeout), learner, *producers]
-        env = {**os.environ, MARK: str(self.folder), "START_TIMEOUT": str(start_timeout)}
+        env = {**os.environ, MARK: str(self.folder), "START_TIMEOUT": str(start_timeout), "RESTART": json.dumps(restart)}
         self.process = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True)
+
+    def joined(self, *producers: str) -> None:
+        """All of them are members of a run that has been claimed and has a checkpoint; the supervisor has seen it."""
+        (self.folder / "joined").write_text(" ".join(producers))
+        (self.folder / "saved").touch()
+        (self.folder / "claims").write_text("1")
+        told = self.folder / "told"
+        for name in producers:
+            eventually(lambda name=name: f"{name}-1 serving" in told.read_text(), 20, f"{name} to be seen")
 
     def outcome(self, seconds: float = 40) -> dict[str, Any]:
         assert self.process is not None
@@ -52,7 +61,7 @@ class Supervised:
 
     def children(self, count: int) -> list[psutil.Process]:
         """Processes that run the made-up code, once there are so many."""
-        return eventually(lambda: found if len(found := self._running()) == count else None, 20, f"{count} processes")
+        return eventually(lambda: found if len(found := self.running()) == count else None, 20, f"{count} processes")
 
     def left(self) -> list[psutil.Process]:
         found = []
@@ -64,7 +73,7 @@ class Supervised:
                 continue
         return found
 
-    def _running(self) -> list[psutil.Process]:
+    def running(self) -> list[psutil.Process]:
         return [process for process in self.left() if process.cmdline()[1:2] == ["-c"]]
 
 
@@ -110,12 +119,49 @@ def test_the_stop_on_control_is_the_cause(supervised: Supervised) -> None:
     assert "no producer for 300 s" in outcome["cause"]
 
 
-def test_the_brokers_death_ends_the_run(supervised: Supervised) -> None:
-    supervised.start(WAIT, WAIT)
+def test_a_brokers_death_ends_the_run_when_it_may_not_be_started_again(supervised: Supervised) -> None:
+    supervised.start(WAIT, WAIT, max_broker_restarts=0)
     supervised.children(2)
     (supervised.folder / "broker_gone").touch()
     outcome = supervised.outcome()
     assert (outcome["code"], outcome["cause"]) == (1, "the broker has ended")
+
+
+def test_what_dies_later_is_started_again_and_its_log_goes_on(supervised: Supervised) -> None:
+    tell = f"import os; print('resumed' if os.environ.get('RESUMED') else 'anew', flush=True); {WAIT}"
+    supervised.start(tell, tell, WAIT, backoff_s=0.2)
+    before = {p.pid for p in supervised.children(3)}
+    supervised.joined("producer-0", "producer-1")
+    (supervised.folder / "broker_gone").touch()
+    for process in supervised.children(3):
+        if Path(_log_of(process)).name != "producer-1.log":
+            process.kill()
+    told = supervised.folder / "told"
+    eventually(lambda: "the broker is back" in told.read_text(), 20, "the broker to be started again")
+    after = eventually(
+        lambda: found if len(found := supervised.running()) == 3 and len({p.pid for p in found} - before) == 2 else None,
+        20,
+        "learner and producer to be started again",
+    )
+    logs = {Path(_log_of(p)).name: (supervised.folder / Path(_log_of(p)).name) for p in after}
+    for name, words in (("learner-0.log", ["anew", "resumed"]), ("producer-0.log", ["anew", "anew"])):
+        eventually(lambda name=name, words=words: _words(logs[name]) == words, 20, f"{name} to hold both")
+    supervised.send(signal.SIGINT)
+    outcome = supervised.outcome()
+    assert outcome["restarts"] == {"learner-0": 1, "producer-0": 1, "broker": 1}
+    assert "producer-0 died (signal SIGKILL), started again" in told.read_text()
+
+
+def test_an_interrupt_during_the_pause_before_a_start_ends_the_run(supervised: Supervised) -> None:
+    supervised.start(WAIT, WAIT, backoff_s=300, max_backoff_s=300)
+    supervised.children(2)
+    supervised.joined("producer-0")
+    for process in supervised.children(2):
+        process.kill()
+    eventually(lambda: (supervised.folder / "told").read_text().count("started again in 300 s") == 2, 20, "both deaths")
+    supervised.send(signal.SIGINT)
+    outcome = supervised.outcome(15)
+    assert (outcome["code"], outcome["restarts"]) == (130, {})
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -167,6 +213,10 @@ def _deaf(supervised: Supervised, *names: str) -> None:
     for name in names:
         log = supervised.folder / f"{name}.log"
         eventually(lambda log=log: log.exists() and "deaf" in log.read_text(), 20, f"{name} to start")
+
+
+def _words(log: Path) -> list[str]:
+    return [line for line in log.read_text().splitlines() if line and not line.startswith("---")]
 
 
 def _log_of(process: psutil.Process) -> str:

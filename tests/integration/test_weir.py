@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,9 +25,10 @@ from launch.folders import make
 from launch.watch import Watch
 from schemas.control import Claim, State, Stop
 from schemas.metrics import StepMetrics
-from schemas.status import Heartbeat, ProducerState
+from schemas.status import Beat, Heartbeat, ProducerState
 from tests.brokers import Broker
 from tests.fakes.runs import UUID, group_record, json_record, make_group, make_seal, raw_config, seal_record
+from tests.pipeline import SCRIPTED, start_run, wait_for
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +101,11 @@ def run(broker: Broker, run_id: str) -> str:
     return run_id
 
 
+def beat_record(run_id: str, number: int) -> Record:
+    beat = Beat(uuid=UUID, incarnation=0, number=number, counts={"late": 3})
+    return dataclasses.replace(json_record("status", beat, run_id), key="beat")
+
+
 def test_show_prints_a_line_a_record_in_the_order_of_the_log(weir: Weir, run: str) -> None:
     lines = weir("show", "trajectories", "--run", run).stdout.splitlines()
     topics = Topics(run)
@@ -150,6 +158,75 @@ def test_status_is_a_snapshot_of_what_the_topics_tell(weir: Weir, run: str) -> N
         assert words in out
 
 
+def test_status_as_json_is_for_programs_and_tells_the_last_beat_of_a_run_that_is_over(
+    weir: Weir, broker: Broker, run: str
+) -> None:
+    publish(broker, [beat_record(run, 41)])
+    read = json.loads(weir("status", "--run", run, "--json").stdout)
+    assert (read["run_id"], read["frontier"], read["sealed_through"], read["counts"]) == (run, 1, 0, {"late": 3})
+    assert read["beat"]["number"] == 41
+
+
+def test_nobody_is_asked_to_stop_a_run_that_has_no_learner_or_has_ended(weir: Weir, broker: Broker, run: str) -> None:
+    told = weir("stop", "--run", run, code=1).stderr
+    assert f"no learner of run {run} runs" in told and "--resume" in told
+    stop = Stop(reason="interrupted", v=1, resumable=True)
+    publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c0ffee", F=1, stop=stop), run)])
+    assert "has stopped after 1 of ? steps: interrupted" in weir("stop", "--run", run).stdout
+    assert "has stopped" in weir("drain", PRODUCER, "--run", run, code=1).stderr
+    assert "operator" not in weir("show", "status", "--run", run).stdout
+
+
+def test_a_run_that_only_has_its_topics_has_nobody_to_obey(weir: Weir, broker: Broker, run_id: str) -> None:
+    admin = make_admin(broker.kafka, broker.bootstrap, "test")
+    create_topics(admin, specs_for_run(run_id, broker.kafka).values(), Deadline(30))
+    assert "no learner has claimed" in weir("stop", "--run", run_id, code=1).stderr
+
+
+def told_of_a_window(snapshot: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    return next(((snapshot, row) for row in snapshot["window"] if row["filled"] is not None), None)
+
+
+@pytest.mark.timeout(600)
+def test_a_running_run_is_looked_at_drained_and_stopped(weir: Weir, broker: Broker, run_id: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    long = ("grpo.max_num_steps=100000", "producer.scripted={seconds_per_token: 0.2}")
+    process = start_run(broker.bootstrap, run_id, runs, *SCRIPTED, *long)
+
+    def snapshot() -> dict[str, Any]:
+        read: dict[str, Any] = json.loads(weir("status", "--json").stdout)
+        return read
+
+    try:
+        metrics = runs / run_id / "metrics.jsonl"
+        eventually(lambda: process.poll() is not None or (metrics.exists() and metrics.read_text()), 180, "the first step")
+        assert process.poll() is None, process.communicate()[0]
+        first, second = eventually(lambda: found if len(found := snapshot()["members"]) == 2 else None, 60, "two members")
+        seen, row = eventually(lambda: told_of_a_window(snapshot()), 60, "an open version in the learner's last beat")
+        assert row["unassigned"] + row["assigned"] + row["filled"] == 4
+        assert seen["frontier"] in (row["version"], row["version"] - 1)
+        assert {p["name"] for p in seen["producers"] if p["member"]} == {first, second}
+        assert seen["rounds"][-1]["members"]
+        assert seen["beat"]["silent_s"] < 20
+
+        near = weir("drain", "nobody", code=2).stderr
+        assert near.startswith("error: PRODUCER='nobody'") and f"members: {first}, {second}" in near
+        drained = weir("drain", second).stdout
+        assert f"producer {second} has left run {run_id}; members: {first}" in drained
+        assert snapshot()["members"] == [first]
+
+        stopped = weir("stop").stdout
+        assert "steps: stopped by " in stopped and f"--resume {run_id}" in stopped
+    except BaseException:
+        process.terminate()
+        process.communicate(timeout=60)
+        raise
+    done = wait_for(process, broker.bootstrap, run_id, runs)
+    assert done.code != 0 and "stopped by" in done.output
+    assert snapshot()["stop"]["resumable"]
+    assert "has stopped" in weir("stop").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -158,6 +235,8 @@ def test_status_is_a_snapshot_of_what_the_topics_tell(weir: Weir, run: str) -> N
         (("show", "control"), "start one with launch/run_cluster.sh"),
         (("topics", "--run", "no-such-run"), "the broker has no topics of it"),
         (("status", "--run", "no-such-run"), "the broker has no topics of it"),
+        (("stop", "--run", "no-such-run"), "the broker has no topics of it"),
+        (("drain", PRODUCER, "--run", "no-such-run"), "the broker has no topics of it"),
         (("check", "none.yaml"), "no such file"),
         (("export", "--step", "3", "out", "--run", "no-such-run"), "its folder is not on this machine"),
     ],

@@ -10,9 +10,9 @@ from launch import config
 from launch.cli.export import copy_export
 from launch.config import RunFile, parse
 from launch.folders import RunFolder, find, make, mint_id, set_logs_aside
+from launch.outcome import FAILED, FINISHED, Outcome
 from launch.resume import changeable, resumed
 from launch.summary import summarize, trained
-from launch.supervision import FAILED, FINISHED, Outcome
 from launch.view import RunView
 from schemas.errors import ConfigError, WeirError
 from tests.fakes.runs import raw_config
@@ -160,7 +160,16 @@ def test_the_summary_of_a_finished_run_says_where_everything_is(tmp_path: Path) 
         f"tensorboard --logdir {folder.path}",
     ):
         assert words in text
-    assert "--resume" not in text
+    assert "--resume" not in text and "restarts" not in text
+
+
+def test_the_summary_counts_what_was_started_again(tmp_path: Path) -> None:
+    folder = make(run_file(tmp_path))
+    counts = {"producer-0": 2, "broker": 1}
+    told = summarize(
+        Outcome(FINISHED, "x"), RunView("tiny-1", 0).snapshot(9), folder, tensorboard=False, blamed_log=None, restarts=counts
+    )
+    assert "restarts: broker 1, producer-0 2" in told
 
 
 def test_the_summary_of_a_failed_run_shows_the_cause_and_the_log(tmp_path: Path) -> None:

@@ -193,6 +193,12 @@ def test_ranks_must_outwait_a_refit_phase() -> None:
     assert problems(learner={"rank_timeout_s": 60})["learner.rank_timeout_s"].fix == "use more than 60, for example 120"
 
 
+def test_the_longest_pause_before_a_restart_is_not_shorter_than_the_first() -> None:
+    found = problems(launch={"restart": {"backoff_s": 40}})
+    assert found["launch.restart.max_backoff_s"].fix == "use at least 40"
+    assert problems(launch={"restart": {"backoff_s": 30}}) == {}
+
+
 def test_a_run_id_with_a_folder_is_taken_unless_the_run_goes_on(tmp_path: Path) -> None:
     run = {"name": "tiny", "id": "mine", "dir": str(tmp_path)}
     assert problems(run=run) == {}

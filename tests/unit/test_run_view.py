@@ -1,18 +1,23 @@
 from __future__ import annotations
 
 import io
+import json
 from itertools import pairwise
 
+import pytest
 from rich.console import Console
 
 from broker_config.topics import Topics
-from launch.display import PlainLines, make_display, render, sparkline
+from launch.cli.run_status import as_json
+from launch.details import render_details
+from launch.display import LiveTable, PlainLines, make_display, render, sparkline
+from launch.producers_view import FORGET_S
 from launch.view import RunView, Snapshot
 from launch.watch import feed
 from schemas.control import Claim, DatasetFacts, Member, Round, State, Stop
 from schemas.metrics import StepMetrics
 from schemas.records import JsonRecord
-from schemas.status import Beat, Failed, FailureKind, Heartbeat, InHand, Left, ProducerState, Report
+from schemas.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, OpenVersion, ProducerState, Report
 from tests.fakes.runs import RUN, UUID
 
 START = 1000.0
@@ -180,6 +185,8 @@ def test_steps_give_reward_idle_share_and_the_time_to_go() -> None:
     assert snapshot.idle_share == 0.25
     assert snapshot.step_s == 2
     assert snapshot.eta_s == 2 * 37
+    run.put("control", state(F=3, stop=Stop(reason="x", v=3, resumable=True)))
+    assert run.at(20).eta_s is None
 
 
 def test_the_time_to_go_is_of_this_part_of_a_resumed_run() -> None:
@@ -195,6 +202,93 @@ def test_a_step_that_is_reported_again_after_a_resume_is_counted_once() -> None:
     for number in (0, 1, 1):
         run.put("metrics", step(number))
     assert run.at(0).steps == 2
+
+
+def beat(number: int = 1, incarnation: int = 0, **figures: object) -> Beat:
+    return Beat.model_validate({"uuid": UUID, "incarnation": incarnation, "number": number, **figures})
+
+
+def figures() -> dict[str, object]:
+    return {
+        "waits_for": "5 of 16 groups of version 3",
+        "lead": 1,
+        "window": {3: OpenVersion(unassigned=1, assigned=4, filled=11), 4: OpenVersion(unassigned=14, assigned=2, filled=0)},
+        "counts": {"reissued": 6, "ignored_status": 2},
+        "failures": {"lost": 4},
+        "refusals": {"digest": 3},
+    }
+
+
+def test_open_versions_show_their_slots_and_who_has_them() -> None:
+    run = Run()
+    run.put("control", state(F=3, window={3: "id3", 4: "id4"}))
+    run.put("status", heartbeat(0))
+    assert [(row.version, row.filled, row.holders) for row in run.at(0).window] == [(3, None, {}), (4, None, {})]
+    hand = [InHand(kind="rollout", T=version, slot=slot, draw=0, attempt=0) for version, slot in ((3, 0), (3, 1), (4, 0))]
+    hand.append(InHand(kind="validation", T=3, slot=2, draw=0, attempt=0))
+    run.put("status", heartbeat(0).model_copy(update={"in_hand": hand}))
+    run.put("status", beat(**figures()))
+    rows = [(row.version, row.unassigned, row.assigned, row.filled, row.holders) for row in run.at(0).window]
+    assert rows == [(3, 1, 4, 11, {PRODUCER: 2}), (4, 14, 2, 0, {PRODUCER: 1})]
+    (producer,) = run.at(0).producers
+    assert (producer.rollouts, producer.validations, producer.in_hand) == ({3: 2, 4: 1}, 1, 4)
+    run.put("control", state(F=3, window={3: "id3"}, stop=Stop(reason="x", v=3, resumable=True)))
+    assert list(run.at(0).window) == []
+
+
+def test_the_last_beat_tells_where_the_dispatcher_stands() -> None:
+    run = Run()
+    run.put("control", state(F=3, sealed_through=2))
+    run.put("status", beat(9, **figures()), START + 4)
+    run.put("status", beat(10, **{**figures(), "waits_for": ""}), START + 5)
+    s = run.at(7)
+    assert (s.frontier, s.sealed_through, s.incarnation, s.uuid, s.lead, s.waits_for) == (3, 2, 0, UUID, 1, "")
+    assert s.beat is not None and (s.beat.number, s.beat.silent_s) == (10, 2)
+    assert (s.counts, s.failures, s.refusals) == ({"reissued": 6, "ignored_status": 2}, {"lost": 4}, {"digest": 3})
+
+
+def test_beats_of_an_earlier_learner_tell_nothing_of_this_one() -> None:
+    run = Run()
+    run.put("control", state(F=3))
+    run.put("status", beat(9, **figures()))
+    run.put("control", state(F=3, incarnation=40))
+    assert (run.at(0).beat, run.at(0).counts) == (None, {})
+    run.put("status", beat(1, incarnation=40))
+    run.put("status", beat(10, **figures()))  # the earlier one still lives
+    told = run.at(0)
+    assert told.beat is not None and (told.beat.incarnation, told.waits_for) == (40, "")
+    run.put("control", state(F=2, incarnation=0))
+    assert run.at(0).frontier == 3
+
+
+def test_a_member_that_drains_is_shown_so() -> None:
+    run = Run()
+    run.put("status", heartbeat(0))
+    for draining, word in ((False, "serving"), (True, "draining")):
+        run.put("control", state(members={PRODUCER: Member(requests_partition=0, held=3, draining=draining)}))
+        (row,) = run.at(0).producers
+        assert (row.state, row.member, run.at(0).members) == (word, True, (PRODUCER,))
+    run.put("status", heartbeat(0, ProducerState.LEAVING))
+    assert run.at(0).producers[0].state == "leaving"
+
+
+def test_who_is_no_member_and_long_silent_is_not_there() -> None:
+    run = Run()
+    run.put("control", state(members={PRODUCER: Member(requests_partition=0)}))
+    run.put("status", heartbeat(0))
+    assert len(run.at(FORGET_S + 1).producers) == 1
+    run.put("control", state())
+    assert (len(run.at(FORGET_S - 1).producers), len(run.at(FORGET_S + 1).producers)) == (1, 0)
+
+
+def test_every_record_that_a_producer_writes_shows_that_it_is_there() -> None:
+    run = Run()
+    run.put("status", heartbeat(0))
+    ack = Ack(uuid=UUID, producer=PRODUCER, incarnation=0, round=1, phase="pause", version=0)
+    run.put("status", ack, START + 3)
+    assert run.at(5).producers[0].silent_s == 2
+    run.put("status", ack.model_copy(update={"producer": "unknown"}), START + 3)
+    assert len(run.at(5).producers) == 1
 
 
 def plain() -> tuple[PlainLines, io.StringIO]:
@@ -271,6 +365,81 @@ def test_the_live_table_shows_all_processes_and_numbers() -> None:
     assert "producer-1" in text and "starting: loading" in text
     assert text.count("producer-0") == 1
     assert "refused producer-9: model.dtype differs" in text
+
+
+def test_the_live_table_has_a_line_for_the_open_versions() -> None:
+    run = Run()
+    run.put("control", state(F=3, window={3: "id3", 4: "id4"}))
+    before = shown(run.at(0)).count("\n")
+    run.put("status", beat(**figures()))
+    assert shown(run.at(0)).count("\n") == before + 1
+    assert "3: 11/16 filled   4: 0/16 filled" in shown(run.at(0))
+
+
+def detailed(snapshot: Snapshot) -> list[str]:
+    """The lines of the long form, each as words with one blank between them."""
+    out = io.StringIO()
+    Console(file=out, width=160).print(render_details(snapshot))
+    return [" ".join(line.split()) for line in out.getvalue().splitlines()]
+
+
+def test_the_long_form_has_a_line_for_everything() -> None:
+    run = Run()
+    transfer = Round(number=7, version=3, mode="keep", phase="transfer", members=[PRODUCER, "producer-1"])
+    run.put("control", state(F=2, round=transfer), START)
+    members = {PRODUCER: Member(requests_partition=0, held=3, digest="w")}
+    open_ = {"window": {3: "id3", 4: "id4"}, "validations": {3: "id"}}
+    run.put("control", state(F=3, sealed_through=2, weights_digest="w", members=members, **open_), START + 2)
+    run.put("status", heartbeat(0), START + 2)
+    answer = Ack(uuid=UUID, producer="producer-1", incarnation=0, round=7, phase="loaded", version=3, ok=False, error="no route")
+    run.put("status", answer, START + 1)
+    run.put("status", beat(57, **figures()), START + 4)
+    lines = detailed(run.at(5))
+    for line in (
+        "frontier 3 sealed through 2 lead 1 incarnation 0 beat 57, 1 s ago",
+        "waits for 5 of 16 groups of version 3",
+        "validates version 3",
+        "3 1 4 11",
+        "4 14 2 0",
+        "7 3 2 done 0.00 2.00 - 1 1",
+        "round 7 failed at producer-1: no route",
+        "counted: reissued 6 ignored status 2",
+        "failures: lost 4",
+        "refused records: digest 3",
+    ):
+        assert line in lines, (line, lines)
+
+
+def test_the_long_form_of_a_run_of_which_little_is_known_is_short() -> None:
+    run = Run()
+    assert not [line for line in detailed(run.at(0)) if "frontier" in line or "open version" in line or "counted" in line]
+    run.put("control", state(stop=Stop(reason="stopped by a@b", v=3, resumable=True)))
+    assert "stopped at 3: stopped by a@b (can be resumed)" in detailed(run.at(0))
+
+
+def test_a_terminal_is_drawn_on_in_the_form_that_is_asked_for() -> None:
+    run = Run()
+    run.put("control", state(F=3, sealed_through=2))
+    for draw, there in ((render_details, True), (None, False)):
+        out = io.StringIO()
+        display = make_display(Console(file=out, width=160, force_terminal=True, _environ={"TERM": "xterm"}), draw)
+        display.show(run.at(0))
+        display.close()
+        assert isinstance(display, LiveTable)
+        assert ("sealed through 2" in out.getvalue()) == there
+
+
+def test_a_snapshot_is_one_json_object() -> None:
+    run = Run()
+    run.put("control", state(F=3, window={3: "id3"}, stop=None, members={PRODUCER: Member(requests_partition=0)}))
+    run.put("status", heartbeat(0))
+    run.put("status", beat(**figures()))
+    run.put("metrics", step(0, reward=float("nan")))
+    read = json.loads(as_json(run.at(1)), parse_constant=lambda word: pytest.fail(word))
+    assert (read["members"], read["frontier"], read["reward"], read["stop"]) == ([PRODUCER], 3, None, None)
+    assert read["window"] == [{"version": 3, "unassigned": 1, "assigned": 4, "filled": 11, "holders": {}}]
+    run.put("control", state(stop=Stop(reason="done", v=1, resumable=True)))
+    assert json.loads(as_json(run.at(1)))["stop"]["reason"] == "done"
 
 
 def test_no_color_is_respected() -> None:

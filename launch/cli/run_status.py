@@ -1,0 +1,48 @@
+"""Printing what a run does: tables for a person, JSON for a program. Once, or until Ctrl-C."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import typer
+from pydantic import TypeAdapter
+from rich.console import Console
+
+from launch.details import render_details
+from launch.display import make_display
+from launch.view import Snapshot
+from launch.watch import Watch
+
+WIDTH = 160  # of tables that no terminal bounds
+TURN_S = 0.5
+JSON_TURN_S = 1.0
+
+_JSON: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
+
+
+def as_json(snapshot: Snapshot) -> str:
+    """One line; a number that is not finite is null."""
+    return _JSON.dump_json(snapshot).decode()
+
+
+def print_json(watch: Watch, *, follow: bool) -> None:
+    typer.echo(as_json(watch.snapshot()))
+    while follow:
+        time.sleep(JSON_TURN_S)
+        typer.echo(as_json(watch.snapshot()))
+
+
+def print_tables(watch: Watch, *, follow: bool) -> None:
+    """On a terminal tables that are redrawn in place; elsewhere, when following, a line for each change."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    if not follow:
+        console.print(render_details(watch.snapshot()))
+        return
+    display = make_display(console, render_details)
+    try:
+        while True:
+            display.show(watch.snapshot())
+            time.sleep(TURN_S)
+    finally:
+        display.close()

@@ -1,0 +1,153 @@
+"""A step that was trained again against what the run recorded of it. Pure.
+
+On a CPU, with everything that the arithmetic depends on as it was, a step comes out bit for bit. Otherwise numbers are compared
+within a tolerance, and digests are not compared at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from learner.checkpoint import Determinism
+
+COMPARED = ("loss", "grad_norm")
+"""What is compared within a tolerance. The other metrics are means of the same tokens, or of no model at all."""
+
+SHOWN = 12
+"""Hex digits of a digest that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """|a - b| <= absolute + relative * max(|a|, |b|). A loss is a mean around 0, so it needs the absolute part."""
+
+    relative: float
+    absolute: float
+
+    def holds(self, a: float, b: float) -> bool:
+        return abs(a - b) <= self.absolute + self.relative * max(abs(a), abs(b))
+
+
+OF_DTYPE = {"float32": Tolerance(1e-3, 1e-4), "bfloat16": Tolerance(5e-2, 5e-3)}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What came out of a step: metrics without `train/`, digests of the state and of the weights that are sent."""
+
+    metrics: Mapping[str, float]
+    state_digest: str | None
+    weights_digest: str | None
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float], state_digest: str | None, weights_digest: str | None) -> Figures:
+        """Without numbers that are not finite, as the record has them."""
+        kept = {name.removeprefix("train/"): value for name, value in metrics.items() if math.isfinite(value)}
+        return cls(kept, state_digest, weights_digest)
+
+
+class Verdict(StrEnum):
+    EQUAL = "equal"
+    CLOSE = "agrees"
+    DIFFERS = "DIFFERS"
+    UNRECORDED = "not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    step: int
+    verdict: Verdict
+    line: str
+
+
+def compare(step: int, recorded: Figures | None, replayed: Figures, tolerance: Tolerance | None) -> Comparison:
+    """`tolerance` None: everything that both sides have must be the same, to the last bit."""
+    if recorded is None:
+        return _comparison(step, Verdict.UNRECORDED, _shown(replayed))
+    different = _different(recorded, replayed, tolerance)
+    if different:
+        return _comparison(step, Verdict.DIFFERS, different)
+    return _comparison(step, Verdict.EQUAL if tolerance is None else Verdict.CLOSE, _shown(replayed, recorded, tolerance))
+
+
+def _comparison(step: int, verdict: Verdict, parts: Sequence[str]) -> Comparison:
+    return Comparison(step, verdict, f"step {step}  {verdict:<7}  " + "  ".join(parts))
+
+
+def _shown(replayed: Figures, recorded: Figures | None = None, tolerance: Tolerance | None = None) -> list[str]:
+    parts = []
+    for name in COMPARED:
+        if name in replayed.metrics:
+            was = f" (recorded {recorded.metrics[name]!r})" if recorded is not None and tolerance is not None else ""
+            parts.append(f"{name} {replayed.metrics[name]!r}{was}")
+    if tolerance is None and replayed.state_digest:
+        parts.append(f"state {replayed.state_digest[:SHOWN]}")
+    if tolerance is None and replayed.weights_digest:
+        parts.append(f"weights {replayed.weights_digest[:SHOWN]}")
+    return parts
+
+
+def _different(recorded: Figures, replayed: Figures, tolerance: Tolerance | None) -> list[str]:
+    parts = []
+    a, b = recorded.metrics, replayed.metrics
+    names = COMPARED if tolerance is not None else [*COMPARED, *sorted((a.keys() & b.keys()) - set(COMPARED))]
+    for name in names:
+        was, now = a.get(name), b.get(name)
+        if was is None or now is None:
+            same = was is now  # not finite, then and now
+        else:
+            same = was == now if tolerance is None else tolerance.holds(was, now)
+        if not same:
+            parts.append(f"{name} {_number(now)}, recorded {_number(was)}")
+    if tolerance is None:
+        for what, was_digest, now_digest in (
+            ("state", recorded.state_digest, replayed.state_digest),
+            ("weights", recorded.weights_digest, replayed.weights_digest),
+        ):
+            if was_digest and now_digest and was_digest != now_digest:
+                parts.append(f"{what} {now_digest[:SHOWN]}, recorded {was_digest[:SHOWN]}")
+    return parts
+
+
+def _number(value: float | None) -> str:
+    return "not finite" if value is None else repr(value)
+
+
+def changes(step: int, recorded: Figures | None, replayed: Figures) -> list[str]:
+    """What another configuration makes of a step: one line for each metric that moved, recorded -> replayed."""
+    if recorded is None:
+        return [_comparison(step, Verdict.UNRECORDED, _shown(replayed)).line]
+    both = [name for name in replayed.metrics if name in recorded.metrics]
+    moved = [name for name in both if replayed.metrics[name] != recorded.metrics[name]]
+    gone = [name for name in COMPARED if (name in recorded.metrics) != (name in replayed.metrics)]
+    same = "the same" if recorded.state_digest == replayed.state_digest else "another one"
+    lines = [f"step {step}  {len(moved) + len(gone)} of {len(both) + len(gone)} metrics differ, the state after it is {same}"]
+    width = max((len(name) for name in (*moved, *gone)), default=0)
+    for name in sorted({*moved, *gone}, key=lambda name: (name not in COMPARED, name)):
+        was, now = recorded.metrics.get(name), replayed.metrics.get(name)
+        shift = f"  {now - was:+.3g}" if was is not None and now is not None else ""
+        lines.append(f"  {name:<{width}}  {_number(was)} -> {_number(now)}{shift}")
+    return lines
+
+
+def different_facts(recorded: Sequence[Determinism], here: Determinism) -> list[str]:
+    """Why a step may come out otherwise here: `threads 2, recorded 1`."""
+    told = []
+    for name, now in here.model_dump().items():
+        others = sorted({str(fact) for facts in recorded if (fact := getattr(facts, name)) != now})
+        if others:
+            told.append(f"{name} {now}, recorded {' and '.join(others)}")
+    return told
+
+
+def reasons_for_tolerance(recorded: Sequence[Determinism], here: Determinism) -> list[str]:
+    """Why bits cannot be compared; empty if they can."""
+    told = different_facts(recorded, here)
+    if here.device != "cpu":
+        told.append(f"sums on a GPU ({here.device}) have no fixed order")
+    if not here.deterministic:
+        told.append("learner.deterministic is false")
+    return told

@@ -1,0 +1,207 @@
+"""What a replay does: which checkpoint, which steps, under which configuration. Light: neither torch nor a broker."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from learner import checkpoint
+from learner import run as learner_run
+from learner.checkpoint import Determinism, Manifest
+from learner.replay import dump
+from learner.replay.dump import Index
+from learner.run import LearnerRun
+from schemas.errors import ConfigError, Problem, WeirError
+
+CHECKPOINTS = "checkpoints"
+CONFIG = "config.yaml"
+_GROUP = re.compile(r"v(\d{1,8})/s(\d{1,9})(/d(\d{1,9})/a(\d{1,9}))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """One group of a sealed batch; `attempt` is (draw, attempt) if they were given."""
+
+    text: str
+    version: int
+    slot: int
+    attempt: tuple[int, int] | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> GroupKey:
+        """
+        Raises:
+            ConfigError: not of the form of a record's key.
+        """
+        match = _GROUP.fullmatch(text)
+        if match is None:
+            raise ConfigError([Problem("--group", text, "no key of a group", "write v00000012/s0031, as weir show prints it")])
+        attempt = (int(match[4]), int(match[5])) if match[3] else None
+        return cls(text, int(match[1]), int(match[2]), attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a person asked for. `folder`: of the run, or of a dump."""
+
+    folder: Path
+    step: int | None = None
+    to: int | None = None
+    group: str | None = None
+    sets: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Load `checkpoint`, train up to version `first`, then look at a group, or train `first` to `last`.
+
+    `run` is the config that the steps were trained with; `changed` another one, from `first` on. `facts`: what the arithmetic
+    depended on in the run's checkpoints around these steps. `notes`: what a person should know before.
+    """
+
+    folder: Path
+    run: LearnerRun
+    changed: LearnerRun | None
+    checkpoint: Path
+    manifest: Manifest
+    facts: Sequence[Determinism]
+    topic_ids: dict[str, str]
+    first: int
+    last: int
+    group: GroupKey | None = None
+    index: Index | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def present(self) -> LearnerRun:
+        """The config that the processes start with."""
+        return self.changed if self.changed is not None and self.first == self.manifest.version else self.run
+
+
+def make_job(asked: Asked) -> Job:
+    """
+    Raises:
+        ConfigError: steps that make no sense, a change that is no config or cannot be made, a folder that is none of a run.
+        WeirError: there is no whole checkpoint to start from; names those that are damaged.
+    """
+    group = GroupKey.parse(asked.group) if asked.group is not None else None
+    first, last = _steps(asked, group)
+    index = dump.read_index(asked.folder) if dump.is_dump(asked.folder) else None
+    if index is not None and not index.checkpoint <= first <= last <= index.last:
+        why = f"the dump holds versions {index.checkpoint} to {index.last}"
+        raise ConfigError([Problem("--step", f"{first} to {last}", why, "give steps among them, or dump the run again")])
+    folder, manifest, damaged = nearest(asked.folder / CHECKPOINTS, first)
+    run, changed, idle = _configs(asked, index)
+    if changed is not None and group is not None:
+        why = "a group is looked at as it was trained"
+        raise ConfigError([Problem("--set", ", ".join(asked.sets), why, "leave --set or --group out")])
+    if changed is not None and first != manifest.version and _layout(changed) != _layout(run):
+        why = f"the layout cannot change between the checkpoint of version {manifest.version} and step {first}"
+        raise ConfigError([Problem("--set", ", ".join(asked.sets), why, f"give --step {manifest.version}, or leave the layout")])
+    later = [found for found in _whole(asked.folder / CHECKPOINTS) if found.version > manifest.version]
+    until = min((found.version for found in later if found.version > last), default=last)
+    return Job(
+        folder=asked.folder,
+        run=run,
+        changed=changed,
+        checkpoint=folder,
+        manifest=manifest,
+        facts=[manifest.determinism, *(found.determinism for found in later if found.version <= until)],
+        topic_ids={name: topic_id for found in (manifest, *later) for name, topic_id in found.topic_ids.items()},
+        first=first,
+        last=last,
+        group=group,
+        index=index,
+        notes=[
+            *(f"passed over a damaged checkpoint: {damage}" for damage in damaged),
+            *(f"{one} changes nothing that a step depends on" for one in idle),
+        ],
+    )
+
+
+def _steps(asked: Asked, group: GroupKey | None) -> tuple[int, int]:
+    if group is not None:
+        if asked.step not in (None, group.version) or asked.to is not None:
+            raise ConfigError([Problem("--step", asked.step, f"--group {group.text} says the step", "leave --step and --to out")])
+        return group.version, group.version
+    if asked.step is None:
+        raise ConfigError([Problem("--step", None, "required", "give the version to train again, such as --step 12")])
+    last = asked.step if asked.to is None else asked.to
+    if asked.step < 0 or last < asked.step:
+        raise ConfigError(
+            [Problem("--to", last, f"steps {asked.step} to {last} are none", "give --step A --to B with 0 <= A <= B")]
+        )
+    return asked.step, last
+
+
+def nearest(root: Path, step: int) -> tuple[Path, Manifest, list[str]]:
+    """The newest whole checkpoint of version `step` or lower, and what is wrong with newer ones that were passed over.
+
+    Raises:
+        WeirError: there is none.
+    """
+    versions = checkpoint.versions(root)
+    damaged: list[str] = []
+    for version in sorted((v for v in versions if v <= step), reverse=True):
+        folder = checkpoint.step_folder(root, version)
+        try:
+            return folder, checkpoint.read(folder), damaged
+        except WeirError as damage:
+            damaged.append(str(damage))
+    if damaged:
+        raise WeirError(f"no whole checkpoint of version {step} or lower: {'; '.join(damaged)}; replay from a dump (--from)")
+    have = f"the lowest is of version {min(versions)}, give --step {min(versions)} or higher" if versions else "there is none"
+    raise WeirError(f"step {step} needs a checkpoint of version {step} or lower in {root}: {have}")
+
+
+def _whole(root: Path) -> list[Manifest]:
+    found = []
+    for version in sorted(checkpoint.versions(root)):
+        try:
+            found.append(checkpoint.read(checkpoint.step_folder(root, version)))
+        except WeirError:
+            continue  # told where it matters: when it would have been the one to start from
+    return found
+
+
+def _configs(asked: Asked, index: Index | None) -> tuple[LearnerRun, LearnerRun | None, list[str]]:
+    """(as trained, as asked for, changes that no step depends on, such as where the model lies: they hold for both)."""
+    path = str(asked.folder / CONFIG)
+    places = places_in(asked.folder) if index is not None else []
+    plain = learner_run.load(path, places)
+    harmless = [one for one in asked.sets if _digest(path, [*places, one]) == plain.config_digest]
+    run = learner_run.load(path, [*places, *harmless])
+    if len(harmless) == len(asked.sets):
+        return run, None, harmless
+    return run, learner_run.load(path, [*places, *asked.sets]), harmless
+
+
+def _digest(path: str, overrides: Sequence[str]) -> str | None:
+    try:
+        return learner_run.load(path, list(overrides)).config_digest
+    except ConfigError:
+        return None  # wrong, or right only together with others: told when all are loaded
+
+
+def places_in(folder: Path) -> list[str]:
+    """Overrides that make a config use the model that lies in a dump."""
+    found = []
+    if (folder / "model").is_dir():
+        found += [f"model.path={folder / 'model'}", "model.build=null"]
+    if (folder / "tokenizer").is_dir():
+        found.append(f"model.tokenizer={folder / 'tokenizer'}")
+    return found
+
+
+def _layout(run: LearnerRun) -> tuple[object, ...]:
+    learner = run.learner
+    return (
+        learner.nproc,
+        learner.tensor_model_parallel_size,
+        learner.pipeline_model_parallel_size,
+        learner.sequence_parallel,
+        learner.use_distributed_optimizer,
+        run.model.dtype,
+    )

@@ -1,0 +1,91 @@
+"""One rank of a replay: trains, hashes and scores as the learner's ranks do, and changes nothing but its own memory."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from learner.batch import deal, make_batch
+from learner.group_metrics import group_metrics
+from learner.ranks import Command, Ranks
+from learner.replay.compare import Figures
+from learner.run import LearnerRun
+from learner.session import make_policy
+from learner.worker import Worker
+from schemas.group import decode
+
+
+class ReplayWorker(Worker):
+    """`changed`: the config that `rebuild` goes over to."""
+
+    def __init__(self, run: LearnerRun, changed: LearnerRun | None, ranks: Ranks, checkpoint: Path) -> None:
+        policy = make_policy(run)
+        policy.load(checkpoint)
+        super().__init__(run, policy, ranks)
+        self._changed = changed
+
+    # --- rank 0 ---------------------------------------------------------------------------------------------------------------
+
+    def step(self, records: Sequence[bytes]) -> Figures:
+        """Train one version on its records in slot order."""
+        groups = [decode(record) for record in records]
+        shares = deal(groups, records, self.policy.dp_size, self.dp_of_rank)
+        self._tell("train", shares)
+        metrics = {**group_metrics(groups), **self.train(self.ranks.rank0_deal(shares))}
+        self.ranks.rank0_tell("refit")
+        weights = self.send(()).digest
+        self.ranks.rank0_tell("digest")
+        return Figures.of(metrics, self.state_digest(), weights)
+
+    def present_digest(self) -> str:
+        self.ranks.rank0_tell("digest")
+        return self.state_digest()
+
+    def score(self, record: bytes) -> list[list[float]]:
+        """Log-probability of every response token of each trajectory of one group; 0 where the environment wrote it."""
+        self._tell("score", [[record]] * self.ranks.size)
+        return self._score(record)
+
+    def go_over(self) -> None:
+        """From now on work under the changed config, with the present state."""
+        folder = Path(tempfile.mkdtemp(prefix="weir-replay-"))
+        try:
+            self.ranks.rank0_tell("rebuild", folder=str(folder))
+            self._rebuild(folder)
+        finally:
+            shutil.rmtree(folder)
+
+    def _tell(self, command: str, shares: Sequence[Sequence[bytes]]) -> None:
+        self.ranks.rank0_tell(command, sizes=[[len(record) for record in share] for share in shares])
+
+    # --- all ranks ------------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, command: Command) -> None:
+        match command["do"]:
+            case "score":
+                (record,) = self.ranks.take(command["sizes"][self.ranks.rank])
+                self._score(record)
+            case "rebuild":
+                self._rebuild(Path(command["folder"]))
+            case _:
+                super()._carry_out(command)
+
+    def _score(self, record: bytes) -> list[list[float]]:
+        group = decode(record)
+        rows = self.policy.logprobs(make_batch([group], self.run.grpo)).tolist()
+        start = len(group.prompt)
+        return [row[start : start + len(t.tokens)] for row, t in zip(rows, group.trajectories, strict=True)]
+
+    def _rebuild(self, folder: Path) -> None:
+        assert self._changed is not None
+        self.policy.save(folder)
+        self.ranks.barrier()
+        del self.policy
+        gc.collect()
+        self.run = self._changed
+        self.policy = make_policy(self.run)
+        self.policy.load(folder)
+        self.ranks.barrier()

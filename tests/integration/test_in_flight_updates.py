@@ -1,0 +1,518 @@
+"""Weights change under running requests of the real vLLM; every log-probability is computed again by transformers.
+
+The engine is stopped between two chosen steps, so each test knows at which token the weights changed. At a stop a request with k
+sampled tokens has the keys and values of its prompt and of k - 1 of them: the k-th is fed first thing afterwards. So tokens 0 to
+k - 1 are of the old weights, and position prompt + k - 1 is the first that the new ones compute.
+"""
+
+import asyncio
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from producer.config import ProducerConfig
+from producer.engine import Sampling
+from producer.environments.base import Environment, Prompt, TrajectoryBuilder
+from producer.rollout import Limits, roll_out
+from schemas.config import GenerationConfig, ModelConfig, RefitConfig
+from schemas.errors import TransferError
+from schemas.group import Span
+from tests.fakes.switched_model import VOCAB, SwitchedModel
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    # vLLM and transformers warn while they are imported.
+    pytest.mark.filterwarnings("ignore"),
+]
+
+BLOCK = 128  # tokens of a cache block on CPUs
+BLOCKS = 36
+EMPTY = (0, 0, 0, BLOCKS - 1)  # vLLM keeps one block for itself
+LENGTH = 4 * BLOCK
+SEATS = 8  # requests that run at once
+CHUNK = 256  # tokens of one step; longer prompts take several
+WAIT_S = 60.0
+EXACT = 1e-4
+"""Largest difference of log-probabilities that is rounding, in float32."""
+APART = 1e-2
+"""Least difference (the largest of a request's tokens) to what other weights, or a switch elsewhere, would give."""
+KEEP, RECOMPUTE = False, True
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return SwitchedModel(tmp_path_factory.mktemp("switched"), LENGTH, RefitConfig().bucket_mib)
+
+
+@pytest.fixture(scope="module")
+def started(model):
+    from producer.vllm_engine import VllmEngine
+
+    engine = VllmEngine(
+        ModelConfig(path=str(model.folder), dtype="float32", max_total_sequence_length=LENGTH),
+        GenerationConfig(),
+        ProducerConfig(
+            vllm={"seed": 0, "max_num_seqs": SEATS, "max_num_batched_tokens": CHUNK, "num_gpu_blocks_override": BLOCKS}
+        ),
+        RefitConfig(),
+    )
+    yield engine
+    asyncio.run(engine.close())
+
+
+@pytest.fixture
+def bench(started, model):
+    bench = Bench(started, model)
+    yield bench
+    assert bench.residue() == EMPTY
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One call of the engine, to be computed again."""
+
+    model: SwitchedModel
+    prompt: Sequence[int]
+    tokens: Sequence[int]
+    logprobs: Sequence[float]
+    spans: tuple[Span, ...]
+    temperature: float
+
+    def gap(self, *weights, start=0, end=None):
+        """Largest difference of the tokens [start, end) from those of a model whose weights change.
+
+        weights: seeds, and between two of them the token that the later ones are the first to sample. One below 0 lies in the
+        prompt: its position there, less that of the prompt's last token.
+        """
+        sequence = [*self.prompt, *self.tokens]
+        first = len(self.prompt) - 1
+        ends = [first + token for token in weights[1::2]] + [len(sequence)]
+        parts = list(zip(weights[::2], ends, strict=True))
+        expected = self.model.logprobs(sequence, parts, self.temperature)[first:]
+        return largest(self.logprobs[start:end], expected[start:end])
+
+
+def largest(ours, theirs):
+    assert len(ours) > 0
+    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
+
+
+class Bench:
+    """The engine, and a look at where it stands."""
+
+    def __init__(self, engine, model):
+        self.engine = engine
+        self.model = model
+        self.cached = {}
+        """Prompt tokens that a finished request took from the prefix cache."""
+        core = engine._core
+        finish = type(core)._finish
+
+        def noted(output):
+            self.cached[output.request_id] = output.num_cached_tokens
+            finish(core, output)
+
+        core._finish = noted
+
+    @property
+    def version(self):
+        return self.engine.version
+
+    @property
+    def scheduler(self):
+        return self.engine._core._scheduler
+
+    @property
+    def free_blocks(self):
+        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+
+    def residue(self):
+        """Requests left in our part of the engine and in vLLM's two halves, and free blocks."""
+        core = self.engine._core
+        states = core._llm.output_processor.request_states
+        return len(core._running), len(self.scheduler.requests), len(states), self.free_blocks
+
+    def computed(self, name):
+        """Positions of this request whose keys and values are in the cache."""
+        return self.scheduler.requests[self.engine._core._running[name].internal_id].num_computed_tokens
+
+    def start(self, name, prompt, tokens, temperature=1.0):
+        """A task: one request of so many tokens."""
+
+        async def sample():
+            c = await self.engine.generate(name, prompt, Sampling(tokens, temperature, 1.0, None))
+            assert len(c.token_ids) == tokens
+            return Sampled(self.model, prompt, c.token_ids, c.logprobs, c.spans, temperature)
+
+        return asyncio.create_task(sample())
+
+    async def stop_when(self, condition):
+        """From now on: the engine stops after the first step after which the condition holds. Await the result for it."""
+        core, stopped = self.engine._core, Future()
+
+        def step():
+            type(core).step(core)
+            try:
+                if not condition():
+                    return
+                core.pause(drop_caches=False)
+                del core.step
+                stopped.set_result(None)
+            except BaseException as error:
+                stopped.set_exception(error)
+                raise
+
+        def install():
+            core.step = step
+
+        await asyncio.wrap_future(self.engine._thread.call(install))
+        return asyncio.wait_for(asyncio.wrap_future(stopped), WAIT_S)
+
+    async def stop_at(self, tokens, names):
+        """Stop as soon as all of these requests have so many tokens. How many each of all requests has."""
+        await (await self.stop_when(lambda: min(self.engine.progress().get(name, 0) for name in names) >= tokens))
+        return self.engine.progress()
+
+    async def load(self, seed, version=None):
+        """New weights into the engine, which stands still."""
+        with self.model.sending(seed, self.version + 1 if version is None else version) as offer:
+            loaded = await self.engine.receive(offer)
+        assert loaded.probe_gap <= EXACT
+
+    async def refit(self, seed, drop_caches=RECOMPUTE, version=None):
+        await self.engine.pause(drop_caches=drop_caches)
+        await self.load(seed, version)
+        await self.engine.resume()
+
+
+def prompt_of(length, seed):
+    return np.random.default_rng([length, seed]).integers(0, VOCAB, length).tolist()
+
+
+async def eventually(condition):
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < end
+        await asyncio.sleep(0.001)
+
+
+PROMPTS = {f"p{length}": prompt_of(length, 0) for length in (1, 7, 60, 127, 128, 129, 200, 300)}
+"""Around the borders of a cache block, and one longer than a step."""
+
+
+def test_the_oracle_in_parts_is_the_plain_model_and_feels_every_switch(model):
+    tokens = prompt_of(150, 1)
+    whole = model.logprobs(tokens, [(1, 150)])
+    assert largest(model.logprobs(tokens, [(1, 40), (1, 41), (1, 150)]), whole) < EXACT
+    switched = model.logprobs(tokens, [(1, 40), (2, 150)])
+    assert switched[:40] == pytest.approx(whole[:40], abs=EXACT)
+    assert largest(switched[40:], model.logprobs(tokens, [(2, 150)])[40:]) > APART
+    assert largest(switched, model.logprobs(tokens, [(1, 41), (2, 150)])) > APART
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+def test_tokens_before_the_switch_are_of_the_old_weights_and_those_after_it_of_the_new(bench, drop_caches):
+    async def main():
+        await bench.refit(11)
+        old = bench.version
+        tasks = {name: bench.start(name, prompt, 60, 0.7 + 0.1 * n) for n, (name, prompt) in enumerate(PROMPTS.items())}
+        at = await bench.stop_at(20, PROMPTS)
+        await bench.refit(12, drop_caches)
+        exact, apart, last_old, first_new = [], [], [], []
+        for name, task in tasks.items():
+            sampled, k = await task, at[name]
+            assert 20 <= k < 60
+            assert sampled.spans == (Span(old, 0, k), Span(old + 1, k, 60))
+            exact.append(sampled.gap(11, end=k))
+            mixed, fresh = sampled.gap(11, k, 12, start=k), sampled.gap(12, start=k)
+            exact.append(fresh if drop_caches else mixed)
+            apart.append(mixed if drop_caches else fresh)
+            # One token off, either way, is another result.
+            last_old.append(sampled.gap(12, start=k - 1, end=k))
+            first_new.append(sampled.gap(11, start=k, end=k + 1))
+            if not drop_caches:
+                apart += [sampled.gap(11, k - 1, 12), sampled.gap(11, k + 1, 12)]
+        assert max(exact) < EXACT
+        assert min(apart) > APART
+        assert min(statistics.median(last_old), statistics.median(first_new)) > APART
+        print(f"exact {max(exact):.2g}, apart {min(apart):.2g}, by one {statistics.median(last_old + first_new):.2g}")
+
+    asyncio.run(main())
+
+
+def test_a_request_over_several_refits_has_a_span_each_and_its_cache_is_renewed_only_by_request(bench):
+    async def main():
+        await bench.refit(21)
+        old = bench.version
+        stopped = await bench.stop_when(lambda: bench.engine.progress()["often"] == 15)
+        task = bench.start("often", prompt_of(140, 2), 90)
+        for n, drop_caches in enumerate([KEEP, KEEP, RECOMPUTE, KEEP], start=1):
+            await stopped
+            await bench.engine.pause(drop_caches=drop_caches)
+            await bench.load(21 + n)
+            stopped = await bench.stop_when(lambda end=15 * (n + 1): bench.engine.progress()["often"] == end)
+            await bench.engine.resume()
+        await stopped
+        await bench.engine.resume()
+        sampled = await task
+        ends = [15, 30, 45, 60, 90]
+        assert sampled.spans == tuple(Span(old + n, end - (30 if end == 90 else 15), end) for n, end in enumerate(ends))
+        gaps = sampled.gap(21, 15, 22, 30, 23, end=45), sampled.gap(24, 60, 25, start=45)
+        print(f"exact {max(gaps):.2g}")
+        assert max(gaps) < EXACT
+        assert sampled.gap(21, 15, 22, 30, 23, 45, 24, 60, 25, start=45) > APART
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+def test_a_prompt_that_is_half_computed_at_the_switch(bench, drop_caches):
+    """All of its tokens are of the new weights; without recomputing, the first half of its context is not."""
+
+    async def main():
+        await bench.refit(31)
+        prompt = prompt_of(400, 3)
+        stopped = await bench.stop_when(lambda: bench.computed("half") > 0)
+        task = bench.start("half", prompt, 30)
+        await stopped
+        computed = bench.computed("half")
+        assert 0 < computed < len(prompt)
+        await bench.refit(32, drop_caches)
+        sampled = await task
+        assert sampled.spans == (Span(bench.version, 0, 30),)
+        mixed, fresh = sampled.gap(31, computed - (len(prompt) - 1), 32), sampled.gap(32)
+        exact, apart = (fresh, mixed) if drop_caches else (mixed, fresh)
+        print(f"exact {exact:.2g}, apart {apart:.2g}")
+        assert exact < EXACT
+        assert apart > APART
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+def test_requests_that_wait_during_the_refit_read_nothing_of_the_old_weights(bench, drop_caches):
+    """They share a prompt of whole blocks with requests that run; some waited before the pause, some came in it."""
+
+    async def main():
+        await bench.refit(41)
+        shared = prompt_of(2 * BLOCK, 4)
+        prompts = {f"w{n}": [*shared, n] for n in range(SEATS + 6)}
+        running, early, late = list(prompts)[:SEATS], list(prompts)[SEATS : SEATS + 3], list(prompts)[SEATS + 3 :]
+        tasks = {name: bench.start(name, prompts[name], 40) for name in running + early}
+        at = await bench.stop_at(10, running)
+        assert {at[name] for name in early} == {0}
+        await bench.engine.pause(drop_caches=drop_caches)
+        tasks |= {name: bench.start(name, prompts[name], 40) for name in late}
+        await eventually(lambda: bench.engine.progress().keys() >= set(late))
+        await bench.load(42)
+        await bench.engine.resume()
+        gaps = {}
+        for name, task in tasks.items():
+            sampled, k = await task, at.get(name, 0)
+            assert sampled.spans[-1] == Span(bench.version, k, 40)
+            gaps[name] = sampled.gap(42, start=k) if drop_caches or not k else sampled.gap(41, k, 42, start=k)
+        assert {name: gap for name, gap in gaps.items() if not gap < EXACT} == {}
+        print(f"exact {max(gaps.values()):.2g}")
+        # Among each other they share what the new weights have computed.
+        assert Counter(bench.cached[name] for name in early + late)[2 * BLOCK] >= 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+@pytest.mark.parametrize("label", ["next version", "same version"])
+def test_a_shared_prompt_is_computed_once_a_load_and_never_taken_from_older_weights(bench, drop_caches, label):
+    """A version comes again, with other weights, when a resumed learner has trained it anew."""
+
+    async def main():
+        await bench.refit(51)
+        prompt = prompt_of(2 * BLOCK + 44, 5)
+        for seed in (51, 52, 53):
+            if seed > 51:
+                await bench.refit(seed, drop_caches, bench.version + (label == "next version"))
+            first = await bench.start("first", prompt, 20)
+            others = await asyncio.gather(*(bench.start(f"other{n}", prompt, 20) for n in range(SEATS)))
+            assert bench.cached.pop("first") == 0
+            assert bench.cached == {f"other{n}": 2 * BLOCK for n in range(SEATS)}
+            assert max(each.gap(seed) for each in (first, *others)) < EXACT
+            assert first.gap(seed - 1) > APART
+
+    asyncio.run(main())
+
+
+def test_a_full_cache_is_renewed_although_it_should_be_kept(bench):
+    """The probe needs a few blocks; without them running requests give theirs back, and compute all with the new weights."""
+
+    async def main():
+        await bench.refit(61)
+        prompts = {f"full{n}": prompt_of(395, 10 + n) for n in range(SEATS)}
+        tasks = {name: bench.start(name, prompt, 40) for name, prompt in prompts.items()}
+        at = await bench.stop_at(5, prompts)
+        assert bench.free_blocks < 8
+        await bench.refit(62, KEEP)
+        for name, task in tasks.items():
+            sampled, k = await task, at[name]
+            assert [span.end for span in sampled.spans] == [k, 40]
+            assert max(sampled.gap(61, end=k), sampled.gap(62, start=k)) < EXACT
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+def test_a_broken_transfer_leaves_running_requests_on_the_old_weights(bench, drop_caches):
+    async def main():
+        await bench.refit(71)
+        version = bench.version
+        tasks = {name: bench.start(name, prompt, 60) for name, prompt in PROMPTS.items()}
+        await bench.stop_at(20, PROMPTS)
+        await bench.engine.pause(drop_caches=drop_caches)
+        with bench.model.sending(72, version + 1, broken=True) as offer, pytest.raises(TransferError):
+            await bench.engine.receive(offer)
+        await bench.engine.resume()
+        for task in tasks.values():
+            sampled = await task
+            assert sampled.spans == (Span(version, 0, 60),)
+            assert sampled.gap(71) < EXACT
+
+    asyncio.run(main())
+
+
+class Relay(Environment):
+    """Three turns of 40 tokens, and after each some of its own; the second turn begins when the test opens the gate."""
+
+    def __init__(self):
+        self.gate = asyncio.Event()
+        self.at_the_gate = 0
+
+    async def rollout(self, request, generate):
+        builder = TrajectoryBuilder(request)
+        for turn in range(3):
+            builder.add(await generate(builder.context, 40))
+            if turn == 0:
+                self.at_the_gate += 1
+                await self.gate.wait()
+            builder.add_environment(prompt_of(3 + turn + request.index, 7))
+        return builder.finish(1.0)
+
+
+class OneTurn(Environment):
+    async def rollout(self, request, generate):
+        builder = TrajectoryBuilder(request)
+        builder.add(await generate(builder.context))
+        return builder.finish(1.0)
+
+
+def roll(bench, key, environment, prompt, count, kind="rollout"):
+    """A group, as a task."""
+    return asyncio.create_task(
+        roll_out(
+            key=key,
+            kind=kind,
+            prompt=Prompt(row=0, ids=np.array(prompt, dtype="<u4"), text=""),
+            count=count,
+            environment=environment,
+            engine=bench.engine,
+            sampling=Sampling(200, 0.9, 1.0, None),
+            tokenizer=None,
+            limits=Limits(max_total_length=LENGTH, max_retries=0, timeout_s=WAIT_S),
+        )
+    )
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+def test_trajectories_of_several_turns_over_a_refit_between_turns_and_one_within_a_turn(bench, drop_caches):
+    async def main():
+        await bench.refit(81)
+        old, prompt = bench.version, prompt_of(BLOCK + 12, 8)
+        relay = Relay()
+        group = roll(bench, "v00000009/s0000/d0/a0", relay, prompt, 4)
+        await eventually(lambda: relay.at_the_gate == 4)
+        await bench.refit(82, drop_caches)
+        second = [f"v00000009/s0000/d0/a0/t{n}/r0/g1" for n in range(4)]
+        stopped = await bench.stop_when(lambda: min(bench.engine.progress().get(name, 0) for name in second) >= 12)
+        relay.gate.set()
+        await stopped
+        at = bench.engine.progress()
+        await bench.refit(83, drop_caches)
+        exact, apart = [], []
+        for index, t in enumerate(await group):
+            k = at[second[index]]
+            starts = 0, 40 + 3 + index, 40 + 3 + index + 40 + 4 + index
+            assert t.spans == (
+                Span(old, 0, 40),
+                Span(old + 1, starts[1], starts[1] + k),
+                Span(old + 2, starts[1] + k, starts[1] + 40),
+                Span(old + 2, starts[2], starts[2] + 40),
+            )
+            assert t.mask.tolist() == [int(any(start <= i < start + 40 for start in starts)) for i in range(len(t.tokens))]
+            assert np.array_equal(t.mask == 1, t.token_versions() >= 0)
+            assert not t.logprobs[t.mask == 0].any()
+            one, two, three = (turn(bench, prompt, t, start) for start in starts)
+            # Only the request that ran has a cache to keep: the third turn is a new one.
+            exact += [one.gap(81), two.gap(82, end=k), three.gap(83)]
+            exact.append(two.gap(83, start=k) if drop_caches else two.gap(82, k, 83, start=k))
+            apart += [one.gap(82), two.gap(81, end=k), three.gap(82), three.gap(82, -44, 83)]
+            apart.append(two.gap(82, k, 83, start=k) if drop_caches else two.gap(83, start=k))
+        print(f"exact {max(exact):.2g}, apart {min(apart):.2g}")
+        assert max(exact) < EXACT
+        assert min(apart) > APART
+
+    asyncio.run(main())
+
+
+def turn(bench, prompt, t, start):
+    """The trajectory's 40 tokens from `start` on, as one call."""
+    before, own = t.tokens[:start].tolist(), slice(start, start + 40)
+    return Sampled(bench.model, [*prompt, *before], t.tokens[own].tolist(), t.logprobs[own].tolist(), (), 0.9)
+
+
+@pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
+@pytest.mark.parametrize("when", ["before the load", "during the load", "after the load"])
+def test_groups_aborted_in_a_pause_leave_nothing_behind(bench, drop_caches, when):
+    """A validation and a rollout that run, and a rollout that waits; a request beside them crosses the refit."""
+
+    async def main():
+        await bench.refit(91)
+        shared = prompt_of(BLOCK + 50, 9)
+        doomed = [
+            roll(bench, "v00000007/s0000/d0/a0", OneTurn(), shared, 3, "validation"),
+            roll(bench, "v00000008/s0001/d0/a0", OneTurn(), shared, 3),
+        ]
+        task = bench.start("spared", shared, 190)
+        await (await bench.stop_when(lambda: sum(tokens >= 8 for tokens in bench.engine.progress().values()) == 1 + 7))
+        k = bench.engine.progress()["spared"]
+        await bench.engine.pause(drop_caches=drop_caches)
+        doomed.append(roll(bench, "v00000008/s0002/d0/a0", OneTurn(), shared, 3))
+        await eventually(lambda: len(bench.engine.progress()) == 1 + 10)
+
+        async def abort():
+            for group in doomed:
+                group.cancel()
+            assert {type(end) for end in await asyncio.gather(*doomed, return_exceptions=True)} == {asyncio.CancelledError}
+
+        if when == "before the load":
+            await abort()
+        with bench.model.sending(92, bench.version + 1) as offer:
+            loading = asyncio.create_task(bench.engine.receive(offer))
+            if when == "during the load":
+                await asyncio.sleep(0)  # the engine's thread takes it up, and the aborts queue behind it
+                await abort()
+            await loading
+        if when == "after the load":
+            await abort()
+        await eventually(lambda: bench.engine.progress().keys() == {"", "spared"})
+        assert len(bench.scheduler.requests) == 1
+        await bench.engine.resume()
+        spared = await task
+        assert (spared.gap(92, start=k) if drop_caches else spared.gap(91, k, 92, start=k)) < EXACT
+        assert bench.residue() == EMPTY
+        again = await asyncio.gather(*(bench.start(f"again{n}", shared, 30) for n in range(SEATS)))
+        assert max(each.gap(92) for each in again) < EXACT
+
+    asyncio.run(main())

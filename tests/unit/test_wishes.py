@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+
+from launch.cli.wishes import Done, DrainWish, Errand, Known, StopWish, Write
+from launch.view import RunView, Snapshot
+from schemas.control import Claim, Member, State, Stop
+from schemas.errors import ConfigError, WeirError
+from schemas.status import Beat
+from tests.fakes.records import make_claim, make_heartbeat, make_state
+from tests.fakes.runs import RUN, UUID
+
+SILENCE_S = 15.0
+
+
+class Run:
+    """A run as its topics tell, and an errand that looks at it."""
+
+    def __init__(self, wish: StopWish | DrainWish, *records: Claim | State) -> None:
+        self.view = RunView(RUN)
+        self.errand = Errand(wish, "runs/x", SILENCE_S, 0.0)
+        for record in records:
+            self.view.control(record, 0.0)
+
+    def beat(self, number: int) -> None:
+        self.view.status(Beat(uuid=UUID, incarnation=0, number=number), 0.0)
+
+    def snapshot(self) -> Snapshot:
+        return self.view.snapshot(100.0)
+
+    def see(self, now: float = 0.0) -> object:
+        return self.errand.see(self.snapshot(), now)
+
+
+def members(*names: str, draining: str | None = None, stop: Stop | None = None) -> State:
+    found = {name: Member(requests_partition=0, held=0, draining=name == draining) for name in names}
+    return make_state(members=found, last_version=40, stop=stop)
+
+
+def ended(reason: str = "interrupted", *, finished: bool = False) -> State:
+    return members(stop=Stop(reason=reason, v=7, resumable=not finished, finished=finished))
+
+
+def test_a_stop_is_written_once_beats_go_on_and_is_done_when_control_shows_it() -> None:
+    run = Run(StopWish(), members("p0"))
+    run.beat(5)
+    assert [run.see(0.0), run.see(0.5)] == [None, None]  # the beat may be an old one
+    run.beat(6)
+    assert run.see(1.0) == Write()
+    run.beat(7)
+    assert run.see(2.0) is None
+    run.view.control(ended("stopped by a@b"), 0.0)
+    assert run.see(3.0) == Done(f"run {RUN} has stopped after 7 of 40 steps: stopped by a@b")
+
+
+def test_a_run_that_has_ended_needs_no_stop() -> None:
+    for state, word in ((ended(), "has stopped"), (ended(finished=True), "has finished")):
+        run = Run(StopWish(), state)
+        done = run.see()
+        assert isinstance(done, Done) and word in done.said
+        assert not run.errand.written
+
+
+def test_a_claim_after_a_stop_makes_it_a_running_one() -> None:
+    run = Run(StopWish(), ended(), make_claim())
+    assert run.see() is None
+
+
+def test_without_beats_nothing_is_written_and_the_way_on_is_named() -> None:
+    run = Run(StopWish(), members("p0"))
+    run.beat(5)
+    assert run.see(0.0) is None
+    assert run.see(SILENCE_S) is None
+    with pytest.raises(WeirError, match=r"no learner of run .* its last one is 1:40 old.*--resume runs/x"):
+        run.see(SILENCE_S + 0.1)
+    assert not run.errand.written
+
+
+def test_a_learner_that_dies_before_it_obeys_is_noticed() -> None:
+    run = Run(StopWish(), members("p0"))
+    run.see(0.0)
+    run.beat(1)
+    assert run.see(1.0) == Write()
+    with pytest.raises(WeirError, match="did not obey"):
+        run.see(1.1 + SILENCE_S)
+
+
+@pytest.mark.parametrize(("records", "words"), [((), "no learner has claimed"), ((make_claim(),), "told no state yet")])
+def test_a_run_without_a_control_state_cannot_be_asked_for_anything(records: tuple[Claim, ...], words: str) -> None:
+    with pytest.raises(WeirError, match=words):
+        Run(StopWish(), *records).see()
+
+
+def test_a_drain_is_done_when_the_producer_is_no_member_any_more() -> None:
+    run = Run(DrainWish("p1"), members("p0", "p1"))
+    assert run.see(0.0) is None
+    run.beat(1)
+    assert run.see(1.0) == Write()
+    run.view.control(members("p0", "p1", draining="p1"), 0.0)
+    run.beat(2)
+    assert run.see(2.0) is None
+    run.view.control(members("p0"), 0.0)
+    assert run.see(3.0) == Done(f"producer p1 has left run {RUN}; members: p0")
+
+
+def test_a_producer_that_drains_already_is_only_waited_for() -> None:
+    run = Run(DrainWish("p1"), members("p0", "p1", draining="p1"))
+    run.view.status(make_heartbeat("p1"), 99.0)
+    run.see(0.0)
+    run.beat(1)
+    assert run.see(1.0) == Known()
+    assert run.errand.written
+    assert DrainWish("p1").progress(run.snapshot()) == "producer p1 to leave (draining, 0 requests in hand)"
+
+
+def test_a_producer_that_is_no_member_is_wrong_input_with_the_nearest_name() -> None:
+    run = Run(DrainWish("producer-0-abce"), members("producer-0-abcd", "worker-7"))
+    with pytest.raises(ConfigError, match=r"did you mean producer-0-abcd.*members: producer-0-abcd, worker-7"):
+        run.see()
+    with pytest.raises(ConfigError, match="members: none"):
+        Run(DrainWish("p0"), members()).see()
+
+
+def test_a_drain_ends_with_the_run() -> None:
+    run = Run(DrainWish("p0"), members("p0"))
+    run.see()
+    run.view.control(ended("no producer"), 0.0)
+    with pytest.raises(WeirError, match=r"has stopped.*no producer"):
+        run.see()
