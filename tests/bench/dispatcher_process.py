@@ -1,0 +1,339 @@
+"""The dispatcher as it runs, on a real broker, with a rank 0 and a producer that do nothing but answer.
+
+    .venv/bin/python -m tests.bench.dispatcher_process [--reissues 300] [--versions 10000] [--out FILE]
+
+Two things are measured. How long a slot that becomes free stays without a request that its producer can read: from the writing of
+the record that hands a request back until the next attempt is read from `requests`. And what grows over many versions of one
+slot each, with a checkpoint every 50 of which 2 are kept: resident memory, topics, Metadata requests, topics known to a client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import json
+import logging
+import os
+import queue
+import secrets
+import socket
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from broker_config import admin, clients
+from broker_config.deadline import Deadline
+from broker_config.local_broker import LocalBroker
+from broker_config.locate import ENVIRONMENT
+from broker_config.reader import LogReader, Record
+from broker_config.topics import Topics
+from broker_config.writer import LogWriter
+from learner import run as learner_run
+from learner.dispatcher.__main__ import plan_of, serve
+from learner.dispatcher.claim import Claimed
+from learner.dispatcher.link import Link, SignsOfLife
+from learner.run import LearnerRun
+from schemas import control, headers
+from schemas.control import DatasetFacts, State
+from schemas.group import encode
+from schemas.records import JsonRecord
+from schemas.requests import Request
+from schemas.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
+from tests.fakes.runs import make_group, make_trajectory
+from tests.pipeline import SCRIPTED
+
+ROWS = 1 << 20
+SAVE_PERIOD, KEEP = 50, 2
+STATS_MS = 2000
+
+
+class ClientStats:
+    """What librdkafka tells of every client of this process, by name and number; a renewed client is a new one."""
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, int] = {}
+        self.topics: dict[str, int] = {}
+        plain = clients._common
+
+        def counted(kafka: Any, bootstrap: str, client_id: str) -> dict[str, Any]:
+            return {**plain(kafka, bootstrap, client_id), "statistics.interval.ms": STATS_MS, "stats_cb": self.take}
+
+        clients._common = counted
+
+    def take(self, text: str) -> None:
+        stats = json.loads(text)
+        name = stats["name"]
+        self.metadata[name] = sum(broker.get("req", {}).get("Metadata", 0) for broker in stats["brokers"].values())
+        self.topics[name] = len(stats["topics"])
+
+
+class Stand:
+    """One dispatcher with its two others. `run` serves rank 0's side until `versions` are trained or `until` says so."""
+
+    def __init__(self, folder: Path, bootstrap: str, *, slots: int, versions: int) -> None:
+        run_id = f"bench-{secrets.token_hex(4)}"
+        changes = [f"run.id={run_id}", f"run.dir={folder}", *SCRIPTED, f"grpo.num_prompts_per_step={slots}"]
+        changes += ["grpo.num_generations_per_prompt=1", f"grpo.max_num_steps={versions}", "producer.count=1"]
+        changes += ["dispatch.max_lost=1000000"]
+        self.run_: LearnerRun = learner_run.load("launch/configs/tiny.yaml", changes)
+        self.topics = Topics(run_id)
+        self.bootstrap = bootstrap
+        ours, theirs = socket.socketpair()
+        self.link, self.failed = Link(ours, 60), queue.SimpleQueue[BaseException]()
+        self._theirs = Link(theirs)
+        self._dispatcher = threading.Thread(target=self._serve, daemon=True)
+        self._dispatcher.start()
+        self.claimed = self.link.answer(lambda: None)
+        self.inbox: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
+        self.writer = LogWriter(self.run_.kafka, bootstrap, f"{run_id}.producer", self.inbox.put)
+        self.reader = LogReader(self.run_.kafka, bootstrap, f"{run_id}.producer", f"{run_id}.producer", self.inbox.put)
+        self.reader.assign([((self.topics.control, 0), 0), ((self.topics.requests, 0), 0)])
+        self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self.held = -1
+        self.round_seen = (-1, "")
+        self.version = 0
+        self.over = threading.Event()
+        self._report()
+        threading.Thread(target=self._produce, daemon=True).start()
+        threading.Thread(target=self._heartbeats, daemon=True).start()
+
+    def _serve(self) -> None:
+        signs = SignsOfLife(self._theirs)
+        try:
+            serve(self.run_, self._theirs, signs, 0, None)
+        except BaseException as error:
+            self.failed.put(error)
+            raise
+
+    # --- the producer -------------------------------------------------------------------------------------------------------
+
+    def _say(self, record: JsonRecord) -> None:
+        self.writer.post(self.topics.status, record.to_bytes(), key="bench")
+
+    def _report(self) -> None:
+        claimed = Claimed(self.claimed["uuid"], self.claimed["incarnation"], None, 0)
+        plan = plan_of(self.run_, claimed)
+        self._say(
+            Report(
+                uuid=claimed.uuid,
+                producer="bench",
+                host="bench",
+                pid=1,
+                engine_world_size=1,
+                state=ProducerState.JOINING,
+                capacity=8,
+                plan_digest=plan.plan_digest,
+                dataset=DatasetFacts(rows=ROWS, digest="bench"),
+                agreed=dict(plan.agreed),
+                digests={**plan.digests, "environment": "bench"},
+            )
+        )
+
+    def _heartbeats(self) -> None:
+        while not self.over.wait(1.0):
+            state = ProducerState.SERVING
+            self._say(
+                Heartbeat(uuid=self.claimed["uuid"], producer="bench", state=state, held=self.held, engine_tokens=0, capacity=8)
+            )
+
+    def _produce(self) -> None:
+        while not self.over.is_set():
+            try:
+                item = self.inbox.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                self.failed.put(item)
+                return
+            if item.topic == self.topics.control:
+                record = control.decode(item.value)
+                if isinstance(record, State) and record.round is not None:
+                    self._take_part(record.round, record.incarnation)
+            else:
+                self.requests.put(Request.from_bytes(item.value))
+
+    def _take_part(self, round_: control.Round, incarnation: int) -> None:
+        seen = (round_.number, round_.phase)
+        if seen == self.round_seen:
+            return
+        self.round_seen = seen
+        transfer = round_.phase == "transfer"
+        if transfer:
+            self.held = round_.version
+        self._say(
+            Ack(
+                uuid=self.claimed["uuid"],
+                producer="bench",
+                incarnation=incarnation,
+                round=round_.number,
+                phase="loaded" if transfer else "pause",
+                version=round_.version,
+                digest=f"w{round_.version}" if transfer else None,
+            )
+        )
+
+    def publish(self, request: Request) -> None:
+        trajectory = make_trajectory(tokens=(3, 4, 5), version=self.held)
+        assert request.sampling is not None
+        group = make_group(
+            run=request.uuid,
+            request=request.key,
+            row=request.row,
+            incarnation=request.incarnation,
+            min_version=request.min_version,
+            producer="bench",
+            sampling=request.sampling.model_dump(exclude_none=True),
+            trajectories=(trajectory,),
+        )
+        value = encode(group)
+        topic = self.topics.trajectories(request.T)
+        self.writer.post(topic, value, key=str(request.key), headers=headers.of_group(group, value))
+
+    # --- rank 0 -------------------------------------------------------------------------------------------------------------
+
+    def ask(self, op: str, **payload: Any) -> dict[str, Any]:
+        if not self.failed.empty():
+            raise self.failed.get()
+        return self.link.ask(op, **payload)
+
+    def rank0_turn(self) -> bool:
+        """One question of rank 0 and what follows from it. False when all is trained."""
+        answer = self.ask("next")
+        match answer["do"]:
+            case "refit":
+                self.ask("offer", rendezvous=[["127.0.0.1", 1, "bench", None] for _ in answer["groups"]])
+                self.ask("sent", digest=f"w{answer['version']}", failed={})
+            case "batch":
+                self.version = answer["version"] + 1
+                self.ask("trained", version=answer["version"], waited=True, weights_digest=None)
+            case "finish":
+                self.ask("finished")
+            case "stop":
+                return False
+            case _:
+                pass
+        return True
+
+    def close(self) -> None:
+        self.over.set()
+        self.link.close()
+        self._dispatcher.join(60)
+        self.reader.close()
+        self.writer.close(Deadline(30))
+
+
+def reissue_latency_ms(folder: Path, bootstrap: str, count: int) -> dict[str, float]:
+    """Hand every request back as soon as it is read, `count` times."""
+    stand = Stand(folder, bootstrap, slots=1, versions=1)
+    stand.ask("ready", version=0, plan_digest=plan_digest(stand), weights_digest="w0")
+    turns = threading.Thread(target=_turn_until, args=(stand,), daemon=True)
+    turns.start()
+    latencies = []
+    request = stand.requests.get(timeout=60)
+    for _ in range(count):
+        item = InHand(kind="rollout", T=request.T, slot=request.slot, draw=request.draw, attempt=request.attempt)
+        began = time.monotonic()
+        stand._say(Failed(uuid=request.uuid, producer="bench", request=item, failure=FailureKind.LOST, reason="handed back"))
+        following = stand.requests.get(timeout=60)
+        latencies.append(1000 * (time.monotonic() - began))
+        assert (following.T, following.slot, following.attempt) == (request.T, request.slot, request.attempt + 1)
+        request = following
+    stand.over.set()
+    turns.join(30)
+    stand.close()
+    ordered = sorted(latencies[count // 10 :])
+    return {
+        "slot free -> next request readable p50, ms": statistics.median(ordered),
+        "slot free -> next request readable p99, ms": ordered[int(0.99 * (len(ordered) - 1))],
+    }
+
+
+def _turn_until(stand: Stand) -> None:
+    while not stand.over.is_set() and stand.rank0_turn():
+        pass
+
+
+def plan_digest(stand: Stand) -> str:
+    return plan_of(stand.run_, Claimed(stand.claimed["uuid"], stand.claimed["incarnation"], None, 0)).plan_digest
+
+
+def growth(folder: Path, bootstrap: str, versions: int) -> dict[str, float]:
+    stats = ClientStats()
+    stand = Stand(folder, bootstrap, slots=1, versions=versions)
+    stand.ask("ready", version=0, plan_digest=plan_digest(stand), weights_digest="w0")
+    client = clients.make_admin(stand.run_.kafka, bootstrap, "bench")
+    kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=KEEP)
+    process, marks, saved = psutil.Process(), {}, 0
+    publisher = threading.Thread(target=_publish_all, args=(stand,), daemon=True)
+    publisher.start()
+    began = time.monotonic()
+    while stand.rank0_turn():
+        if stand.version % SAVE_PERIOD == 0 and stand.version > saved:
+            saved = stand.version
+            kept.append({"version": saved, **stand.ask("manifest")})
+            oldest = kept[0]
+            offsets = {"control": oldest["control"], "status": oldest["status"]}
+            stand.ask("saved", oldest=oldest["version"], offsets=offsets, requests=oldest["requests"])
+        if stand.version in (versions // 10, versions) and stand.version not in marks:
+            gc.collect()
+            marks[stand.version] = {
+                "RSS, MiB": process.memory_info().rss / 2**20,
+                "topics of the run": float(len(admin.topics_of_run(client, stand.run_.id, Deadline(30)))),
+                "Metadata requests": float(sum(stats.metadata.values())),
+                "topics known to one client, at most": float(max(stats.topics.values(), default=0)),
+                "seconds": time.monotonic() - began,
+            }
+    stand.close()
+    first, last = marks[versions // 10], marks[versions]
+    figures = {f"after {at} versions: {name}": value for at, mark in sorted(marks.items()) for name, value in mark.items()}
+    figures["Metadata requests a version, last 90 % / first 10 %"] = (
+        (last["Metadata requests"] - first["Metadata requests"]) / 9 / first["Metadata requests"]
+    )
+    return figures
+
+
+def _publish_all(stand: Stand) -> None:
+    while not stand.over.is_set():
+        try:
+            request = stand.requests.get(timeout=1.0)
+        except queue.Empty:
+            continue
+        if request.kind == "rollout":
+            stand.publish(request)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.dispatcher_process", description=__doc__)
+    parser.add_argument("--reissues", type=int, default=300)
+    parser.add_argument("--versions", type=int, default=10_000)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    logging.basicConfig(level="ERROR")
+    with tempfile.TemporaryDirectory(prefix="weir-bench-") as name:
+        folder = Path(name)
+        broker = LocalBroker(folder / "broker")
+        try:
+            bootstrap = broker.start(Deadline(90))
+            os.environ[ENVIRONMENT] = bootstrap
+            figures = reissue_latency_ms(folder, bootstrap, args.reissues)
+            if args.versions:
+                figures |= growth(folder, bootstrap, args.versions)
+        finally:
+            broker.stop(Deadline(60))
+    width = max(map(len, figures))
+    for figure, value in figures.items():
+        print(f"{figure:<{width}}  {value:>12.4g}")
+    if args.out:
+        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
