@@ -40,6 +40,8 @@ class StopSeen:
 
     reason: str
     finished: bool
+    ordered: bool = False
+    """A person asked for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def summarize(
         restarts: how often each process was started again after it had died.
     """
     came = trained(folder.metrics)
-    verdict = {FINISHED: "finished", INTERRUPTED: "interrupted"}.get(outcome.code, "FAILED")
+    verdict = {FINISHED: "finished", INTERRUPTED: "stopped"}.get(outcome.code, "FAILED")
     lines = ["", f"run {folder.run_id} {verdict}: {outcome.cause}"]
     if not outcome.finished and blamed_log is not None:
         lines += [f"  {line}" for line in error_lines(blamed_log)]

@@ -163,7 +163,10 @@ class Supervision:
             self._settle(Outcome(FINISHED, self._stop.reason if self._stop else "all steps are trained"))
             return self._let_leave(now)
         if self._stop is not None and not self._stop.finished:
-            self._settle(Outcome(FAILED, f"the learner stopped the run: {self._stop.reason}", self._learner))
+            if self._stop.ordered:
+                self._settle(Outcome(INTERRUPTED, self._stop.reason))
+            else:
+                self._settle(Outcome(FAILED, f"the learner stopped the run: {self._stop.reason}", self._learner))
             return self._let_leave(now)
         if self._claims > 1 + self.restarts[self._learner]:
             return self._end(Outcome(FAILED, "another learner has taken the run over", self._learner), now)

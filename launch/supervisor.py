@@ -241,7 +241,7 @@ class Supervisor:
         stop = (seen.incarnation, seen.stop)
         if seen.stop is not None and stop != self._stop:
             self._stop = stop
-            yield StopSeen(seen.stop.reason, seen.stop.finished)
+            yield StopSeen(seen.stop.reason, seen.stop.finished, seen.stop.ordered)
 
     def _from_files(self, *, at_once: bool) -> Iterator[Event]:
         now = time.monotonic()

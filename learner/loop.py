@@ -131,8 +131,8 @@ class Loop:
                     self._train(answer)
                 case Finish():
                     self._finish()
-                case Stop(reason, finished):
-                    log.log(logging.INFO if finished else logging.ERROR, "stop: %s", reason)
+                case Stop(reason, finished, ordered):
+                    log.log(logging.INFO if finished or ordered else logging.ERROR, "stop: %s", reason)
                     return 0 if finished else 1
                 case _:
                     assert_never(answer)

@@ -173,7 +173,7 @@ class ProducerCore:
     def _on_stop(self, stop: Stop) -> None:
         """A stop binds who has joined. A newcomer that finds one waits for the claim of the learner that goes on."""
         if self.reported or not stop.resumable:
-            self._exit(0 if stop.finished else 1, f"the run has ended: {stop.reason}")
+            self._exit(0 if stop.finished or stop.ordered else 1, f"the run has ended: {stop.reason}")
         else:
             self.out.append(Note(f"the run has stopped ({stop.reason}); waiting for a learner that goes on with it"))
 

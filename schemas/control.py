@@ -66,6 +66,8 @@ class Stop(JsonRecord):
     resumable: bool
     finished: bool = False
     """True when all steps were trained."""
+    ordered: bool = False
+    """True when a person, or the system, asked for it: nothing failed."""
 
 
 class Claim(JsonRecord):

@@ -54,6 +54,7 @@ class Finish:
 class Stop:
     reason: str
     finished: bool
+    ordered: bool
 
 
 Answer = Wait | Refit | Batch | Finish | Stop
@@ -157,8 +158,8 @@ class DispatcherClient:
         """
         self._guard(lambda: self.link.ask("manifest"))
 
-    def stop(self, reason: str, *, resumable: bool = True) -> None:
-        self._ask("stop", reason=reason, resumable=resumable)
+    def stop(self, reason: str) -> None:
+        self._ask("stop", reason=reason)
 
     def finished(self) -> None:
         self._ask("finished")

@@ -82,8 +82,8 @@ class Dispatcher(Issuing):
             case ev.Trained():
                 self._on_trained(event.version, event.waited)
                 self._compare(self.v, event.weights_digest)
-            case ev.StopAsked(reason, resumable):
-                self._stop(reason, resumable=resumable)
+            case ev.StopAsked(reason):
+                self._stop(reason, resumable=True, ordered=True)
             case ev.Finished():
                 self.stop = Stop(reason="all steps trained", v=self.v, resumable=False, finished=True)
             case _:
@@ -160,7 +160,7 @@ class Dispatcher(Issuing):
 
     def _on_operator(self, record: Operator) -> None:
         if record.action == "stop":
-            self._stop(f"stopped by {record.by}", resumable=True)
+            self._stop(f"stopped by {record.by}", resumable=True, ordered=True)
         elif record.producer is not None and self.roster.drain(record.producer):
             self._note(f"producer {record.producer} drains, asked by {record.by}")
 
@@ -261,7 +261,7 @@ class Dispatcher(Issuing):
         if not self.asked or not self.learner_ready:
             return
         if self.stop is not None:
-            self._reply(ev.AnswerStop(self.stop.reason, self.stop.finished))
+            self._reply(ev.AnswerStop(self.stop.reason, self.stop.finished, self.stop.ordered))
             return
         if self.round is None and self._refit_due():
             self._start_round(self.v)
@@ -354,10 +354,10 @@ class Dispatcher(Issuing):
         if self.round is not None:
             self.round.on_lost(name)
 
-    def _stop(self, reason: str, *, resumable: bool) -> None:
+    def _stop(self, reason: str, *, resumable: bool, ordered: bool = False) -> None:
         if self.stop is None:
-            self.stop = Stop(reason=reason, v=self.v, resumable=resumable)
-            self._note(f"stop: {reason}", "error")
+            self.stop = Stop(reason=reason, v=self.v, resumable=resumable, ordered=ordered)
+            self._note(f"stop: {reason}", "info" if ordered else "error")
 
     def validate(self) -> None:
         """Assert every invariant; tests call it after each event."""

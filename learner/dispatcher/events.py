@@ -124,10 +124,9 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """The run is to end: an interrupt, an operator, an error of rank 0."""
+    """Rank 0 was asked to end: an interrupt."""
 
     reason: str
-    resumable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +218,7 @@ class AnswerFinish:
 class AnswerStop:
     reason: str
     finished: bool
+    ordered: bool = False
 
 
 @dataclass(frozen=True, slots=True)

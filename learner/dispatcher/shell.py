@@ -263,7 +263,7 @@ class Shell:
                 self._fence()
                 self._retire(message["oldest"], message["offsets"], message["requests"])
             case "stop":
-                self._do_event(ev.StopAsked(message["reason"], message["resumable"]))
+                self._do_event(ev.StopAsked(message["reason"]))
                 self.states.write()
                 self.writer.flush(Deadline(self.config.kafka.timeout_s))
             case "finished":
@@ -333,8 +333,8 @@ class Shell:
                 self._answer_batch(command)
             case ev.AnswerFinish():
                 self._reply({"do": "finish"})
-            case ev.AnswerStop(reason, finished):
-                self._reply({"do": "stop", "reason": reason, "finished": finished})
+            case ev.AnswerStop(reason, finished, ordered):
+                self._reply({"do": "stop", "reason": reason, "finished": finished, "ordered": ordered})
             case ev.ValidationDone():
                 figures = validation_metrics(command.rewards, command.lengths, command.missing)
                 self.news.append({"version": command.version, "metrics": figures})

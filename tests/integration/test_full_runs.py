@@ -56,3 +56,21 @@ def test_the_tiny_run_learns_its_task(broker: Broker, tmp_path: Path, ranks: int
 def test_synchronous_tokens_have_the_learners_log_probabilities(broker: Broker, tmp_path: Path) -> None:
     finished = run(broker, tmp_path, "grpo.max_trajectory_age_steps=0", "grpo.max_num_steps=20")
     assert max(line["train/gen_logprob_error_max_age_0"] for line in finished.metrics()) <= 1e-4
+
+
+@pytest.mark.parametrize("age", [0, 1, 2, 4, 8, 16])
+def test_every_age_trains_the_tiny_task_within_its_bound(broker: Broker, tmp_path: Path, age: int) -> None:
+    """A is a bound and no habit: with producers that keep up, the mean age stays below it where it can."""
+    finished = run(broker, tmp_path, f"grpo.max_trajectory_age_steps={age}", "checkpointing.save_period=80")
+    lines = finished.metrics()
+    rewards = [line["train/reward"] for line in lines]
+    print(
+        f"A={age}: reward {mean(rewards[:3]):.3f} -> {mean(rewards[-5:]):.3f}, "
+        f"mean age {mean(line['train/avg_trajectory_age'] for line in lines):.2f} a group, "
+        f"{mean(line['train/avg_token_age'] for line in lines):.2f} a token, "
+        f"lead at most {max(line['dispatch/lead'] for line in lines):.0f}"
+    )
+    assert mean(rewards[-5:]) > 0.8
+    assert max(line["train/max_trajectory_age"] for line in lines) <= age
+    if age >= 2:
+        assert mean(line["train/avg_trajectory_age"] for line in lines) < age

@@ -109,6 +109,7 @@ def test_a_stop_is_told_to_everybody_and_nothing_is_issued_any_more(how: str) ->
     commands = driver.status(make_operator()) if how == "operator" else driver.on(ev.StopAsked("interrupted"))
     assert driver.state.stop is not None
     assert driver.state.stop.reason == ("stopped by somebody" if how == "operator" else "interrupted")
+    assert driver.state.stop.ordered
     commands += driver.on(ev.StopAsked("a second reason"))
     commands += driver.fail(requests(driver.commands)[0], FailureKind.LOST)
     assert requests(commands) == [] and driver.state.stop.reason != "a second reason"

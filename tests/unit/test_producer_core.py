@@ -132,10 +132,13 @@ def test_a_newcomer_to_a_finished_run_leaves_at_once() -> None:
     assert of(ev.Exit, commands) == [ev.Exit(0, "the run has ended: all steps trained")]
 
 
-@pytest.mark.parametrize(("finished", "code"), [(True, 0), (False, 1)])
-def test_a_stop_ends_who_has_joined(finished: bool, code: int) -> None:
+@pytest.mark.parametrize(("how", "code"), [("finished", 0), ("ordered", 0), ("failed", 1)])
+def test_a_stop_ends_who_has_joined(how: str, code: int) -> None:
     producer = serving()
-    commands = producer.state(stop=Stop(reason="because", v=3, resumable=not finished, finished=finished))
+    finished = how == "finished"
+    commands = producer.state(
+        stop=Stop(reason="because", v=3, resumable=not finished, finished=finished, ordered=how == "ordered")
+    )
     assert of(ev.Exit, commands) == [ev.Exit(code, "the run has ended: because")]
     assert producer.core.view.state is ProducerState.LEAVING
     assert producer.request(key(1)) == []

@@ -139,6 +139,15 @@ def test_a_producer_that_leaves_just_before_the_stop_is_seen_did_nothing_wrong()
     assert outcome(story.end("learner-0")).code == FINISHED
 
 
+def test_a_stop_that_a_person_asked_for_is_no_failure_and_blames_nobody() -> None:
+    story = Story()
+    story.on(StopSeen("stopped by somebody", finished=False, ordered=True))
+    story.end("learner-0", code=1)
+    story.end("producer-0")
+    ended = outcome(story.end("producer-1"))
+    assert (ended.code, ended.cause, ended.blame) == (INTERRUPTED, "stopped by somebody", None)
+
+
 def test_a_learner_that_dies_ends_the_run_and_its_stop_is_the_cause() -> None:
     story = Story()
     story.on(StopSeen("no group was accepted for 600 s", finished=False))
