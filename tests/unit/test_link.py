@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.link import Link, LinkClosed
+from learner.dispatcher.link import ALIVE, Link, LinkClosed, LinkSilent, SignsOfLife
 
 JOIN_S = 20.0
 
@@ -133,3 +133,45 @@ def test_an_end_that_closed_itself_says_so(ends: tuple[Link, Link]) -> None:
     for call in (ends[0].receive, lambda: ends[0].send({})):
         with pytest.raises(LinkClosed):
             call()
+
+
+# --- a dispatcher that takes its time, and one that stands still ----------------------------------------------------------------
+
+
+def test_while_an_answer_takes_long_the_dispatcher_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.dispatcher.link.ALIVE_S", 0.01)
+    left, right = socket.socketpair()
+    with closing(Link(left, silence_s=20)) as rank, closing(Link(right)) as dispatcher:
+        signs = SignsOfLife(dispatcher)
+        heard = threading.Semaphore(0)
+
+        def answer_after_signs() -> None:
+            dispatcher.receive()
+            for _ in range(3):
+                assert heard.acquire(timeout=JOIN_S)
+            signs.busy.clear()
+            dispatcher.send({"done": True})
+
+        thread = meanwhile(answer_after_signs)
+        assert rank.ask("manifest", heard.release) == {"done": True}
+        assert ended(thread)
+        signs.stop()
+
+
+def test_a_sign_of_life_that_comes_after_the_answer_is_no_answer_to_the_next_question() -> None:
+    left, right = socket.socketpair()
+    with closing(Link(left)) as rank, closing(Link(right)) as dispatcher:
+        dispatcher.send({"answer": 1})
+        dispatcher.send(ALIVE)
+        dispatcher.send({"answer": 2})
+        assert [rank.ask("next"), rank.ask("next")] == [{"answer": 1}, {"answer": 2}]
+
+
+def test_a_dispatcher_that_gives_no_sign_of_life_is_told_apart_from_one_that_has_gone() -> None:
+    left, right = socket.socketpair()
+    with (
+        closing(Link(left, silence_s=0.05)) as rank,
+        closing(Link(right)),
+        pytest.raises(LinkSilent, match=r"nothing for 0\.05 s"),
+    ):
+        rank.ask("next")

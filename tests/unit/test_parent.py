@@ -1,0 +1,55 @@
+"""A parent that is stopped, seen from its child."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from broker_config.deadline import Deadline
+from learner.dispatcher.parent import Parent
+from schemas.errors import WeirError
+from tests.support import eventually
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    monkeypatch.setattr("os.getppid", lambda: process.pid)
+    monkeypatch.setattr("learner.dispatcher.parent.LOOK_S", 0.0)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_a_parent_that_stands_still_for_too_long_is_killed_and_named(other: subprocess.Popen[bytes]) -> None:
+    parent = Parent(0.0)
+    parent.check()
+    other.send_signal(signal.SIGSTOP)
+    eventually(lambda: psutil.Process(other.pid).status() == psutil.STATUS_STOPPED, Deadline(20), "the stop")
+    parent.check()  # seen standing still for the first time
+    with pytest.raises(WeirError, match=f"rank 0 .pid {other.pid}. was stopped"):
+        parent.check()
+    assert other.wait(20) == -signal.SIGKILL
+
+
+def test_one_that_goes_on_in_time_is_left_alone(other: subprocess.Popen[bytes]) -> None:
+    parent = Parent(1000)
+    other.send_signal(signal.SIGSTOP)
+    eventually(lambda: psutil.Process(other.pid).status() == psutil.STATUS_STOPPED, Deadline(20), "the stop")
+    parent.check()
+    other.send_signal(signal.SIGCONT)
+    eventually(lambda: psutil.Process(other.pid).status() != psutil.STATUS_STOPPED, Deadline(20), "its going on")
+    parent.check()
+    assert other.poll() is None
+
+
+def test_a_parent_that_is_gone_is_the_links_matter(other: subprocess.Popen[bytes]) -> None:
+    parent = Parent(0.0)
+    other.kill()
+    other.wait(20)
+    parent.check()
+    parent.check()
