@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, OffsetGone
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,8 @@ def data_of(message: Message | None) -> Message | None:
     """What `Consumer.poll` returned: a record, or None for nothing, an end of partition or a passing fault.
 
     Raises:
-        BrokerError: the partition cannot be read any more (rights, offset outside the log, unreadable batch, unknown code).
+        OffsetGone: the offset is outside the log.
+        BrokerError: the partition cannot be read any more for another reason (rights, unreadable batch, unknown code).
     """
     if message is None:
         return None
@@ -89,7 +90,8 @@ def data_of(message: Message | None) -> Message | None:
         return message
     if error.name() in PASSING and not error.fatal():
         return None
-    raise BrokerError(f"reading {message.topic()}[{message.partition()}] at offset {message.offset()}: {explain(error)}")
+    what = f"reading {message.topic()}[{message.partition()}] at offset {message.offset()}: {explain(error)}"
+    raise OffsetGone(what) if error.name() == "_AUTO_OFFSET_RESET" else BrokerError(what)
 
 
 class ErrorLog:

@@ -17,7 +17,7 @@ from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
 from producer import run as producer_run
 from producer.run import ProducerRun
-from schemas.errors import ConfigError, WeirError
+from schemas.errors import ConfigError, OffsetGone, WeirError
 from schemas.identity import new_producer
 
 log = logging.getLogger("producer")
@@ -58,7 +58,15 @@ def start(run: ProducerRun, name: str) -> int:
     from producer.shell import Shell
 
     async def serve() -> int:
-        return await Shell(run, new_producer(name), bootstrap, equipment).serve()
+        try:
+            while True:
+                try:
+                    return await Shell(run, new_producer(name), bootstrap, equipment).serve()
+                except OffsetGone as gone:
+                    log.warning("%s; joining anew", gone)
+                    await equipment.engine.resume()  # a round may have left it paused
+        finally:
+            await equipment.close()
 
     return asyncio.run(serve())
 

@@ -1,14 +1,15 @@
 """An engine without a model: deterministic tokens, scripted delays and faults, real transfers.
 
-Tokens, log-probabilities and length are a pure function of the prompt and the request id. Weights are received over the same
-gloo transfers as the real engine's, checked, and kept; nothing is computed from them, so the probe gap is 0. It starts at
-once, and imports torch when a transfer comes.
+Tokens, log-probabilities and length are a pure function of the prompt and the request id (with `by_draw`: of what of the id stays
+when a draw is rolled out again). Weights are received over the same gloo transfers as the real engine's, checked, and kept;
+nothing is computed from them, so the probe gap is 0. It starts at once, and imports torch when a transfer comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 import threading
 from collections.abc import Sequence
 
@@ -23,6 +24,9 @@ from schemas.errors import TransferError
 from schemas.failpoints import reach
 from schemas.group import Span
 from schemas.weights import WeightPlan, make_plan, model_config_value, tensor_index
+
+_AGAIN = re.compile(r"/[ar]\d+(?=/)")
+"""Attempt and try in a request id such as `rollout/v00000012/s0003/d0/a1/t5/r0/g0`."""
 
 
 class Script(Section):
@@ -42,6 +46,8 @@ class Script(Section):
     """Transfers, counted from 0, that fail before anything is received."""
     load_s: float = Field(0.0, ge=0)
     """How long loading takes once everything was received."""
+    by_draw: bool = False
+    """Every attempt and every try at a trajectory gives the same tokens: two runs on the same prompts train the same."""
 
 
 class ScriptedEngine:
@@ -75,9 +81,10 @@ class ScriptedEngine:
             raise ValueError(f"request {request_id} is running already")
         number, self._requests = self._requests, self._requests + 1
         bound = min(sampling.max_new_tokens, room)
-        tokens, logprobs = _completion(prompt_ids, request_id, min(self._script.tokens or bound, bound), self.vocab_size)
+        source = _AGAIN.sub("", request_id) if self._script.by_draw else request_id
+        tokens, logprobs = _completion(prompt_ids, source, min(self._script.tokens or bound, bound), self.vocab_size)
         if self._script.tokens is None:
-            length = 1 + _share(request_id, "length", bound)
+            length = 1 + _share(source, "length", bound)
             tokens, logprobs = tokens[:length], logprobs[:length]
         with self._lock:
             self._running[request_id] = 0

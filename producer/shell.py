@@ -35,7 +35,7 @@ from producer.run import Equipment, ProducerRun
 from schemas import control
 from schemas import headers as headers_of
 from schemas.control import DatasetFacts
-from schemas.errors import DeadlineExceeded, RecordRefused, TransferError, WeirError
+from schemas.errors import DeadlineExceeded, OffsetGone, RecordRefused, TransferError, WeirError
 from schemas.failpoints import reach
 from schemas.group import TrajectoryGroup, encode
 from schemas.requests import Request
@@ -75,6 +75,7 @@ class Shell:
 
         Raises:
             DeadlineExceeded: no learner made the run's topics in `dispatch.start_timeout_s`; BrokerError.
+            OffsetGone: it stood still for so long that records it had not read were retired; another one may join in its place.
         """
         for signum in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(signum, self._on_signal, signum)
@@ -83,7 +84,10 @@ class Shell:
             ends: list[asyncio.Future[Any]] = [self.exit, self.failure]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self.failure.done():
-                raise self.failure.result()
+                error = self.failure.result()
+                if isinstance(error, OffsetGone):  # the process goes on under a new identity: what this one had is free
+                    self._post(ev.Leave("what it had still to read is gone", 0))
+                raise error
             return self.exit.result().code
         finally:
             await self._close()
@@ -97,10 +101,7 @@ class Shell:
             self.heartbeat.stop()
         if self.reader is not None:
             self.reader.close()
-        try:
-            await asyncio.to_thread(self.writer.close, Deadline(CLOSE_S))
-        finally:
-            await self.equipment.close()
+        await asyncio.to_thread(self.writer.close, Deadline(CLOSE_S))
 
     # --- joining ------------------------------------------------------------------------------------------------------------
 

@@ -67,6 +67,10 @@ class BrokerError(WeirError):
     """The broker refused, or what it applied is not what was asked for."""
 
 
+class OffsetGone(BrokerError):
+    """The next record to read is not in its log any more: it was retired, or the log is another one."""
+
+
 class DeadlineExceeded(WeirError):
     """A wait ended by its deadline. The message says what it waited for, how long, and what can end the wait."""
 
