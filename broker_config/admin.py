@@ -26,7 +26,10 @@ Partition = tuple[str, int]
 LEADER_POLL_S = 0.02  # a leader is there about 40 ms after the topic was made
 ABSENT = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"})
 
-NO_LEADER = frozenset({"_NOENT", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION"})
+# Of a partition whose topic was just made, or whose broker has just come back: it has a leader in a moment.
+NO_LEADER = frozenset(
+    {"_NOENT", "LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_LEADER_EPOCH", "FENCED_LEADER_EPOCH"}
+)
 
 
 class TopicExists(BrokerError):
@@ -188,6 +191,11 @@ def log_bounds(admin: AdminClient, partitions: Collection[Partition], deadline: 
     starts = _offsets(admin, partitions, OffsetSpec.earliest(), deadline)
     ends = _offsets(admin, partitions, OffsetSpec.latest(), deadline)
     return {partition: LogBounds(starts[partition], ends[partition]) for partition in partitions}
+
+
+def log_ends(admin: AdminClient, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int]:
+    """The offset that the next record of each partition will get; raises as `log_bounds`."""
+    return _offsets(admin, partitions, OffsetSpec.latest(), deadline) if partitions else {}
 
 
 def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: OffsetSpec, deadline: Deadline) -> dict[Partition, int]:

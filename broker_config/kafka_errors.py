@@ -52,6 +52,10 @@ MOMENTARY = PASSING | {
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
     "_NOENT",
+    # The client's own words while it knows of no broker that leads the partition: one that stood still for longer than its
+    # session is fenced, and is in no metadata until it has reported again.
+    "_UNKNOWN_PARTITION",
+    "_DESTROY_BROKER",
 }
 
 

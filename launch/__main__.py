@@ -1,4 +1,4 @@
-"""launch/run_cluster.sh [CONFIG] [--dry-run] [--resume [RUN]] [key=value ...]
+"""launch/run_cluster.sh [CONFIG] [--dry-run] [--resume [RUN] [--accept-loss]] [key=value ...]
 
 Runs everything on this machine: the broker unless one is configured, the learner, the producers, a live view.
 """
@@ -38,11 +38,18 @@ def parse(argv: list[str]) -> tuple[str | None, list[str], argparse.Namespace]:
     parser.add_argument(
         "--resume", nargs="?", const="", metavar="RUN", help="go on with a run (id or folder), by default the latest"
     )
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="with --resume: generate and train anew what the broker has lost, after naming it",
+    )
     given = parser.parse_intermixed_args(argv)
     words = [word for word in (given.config, *given.overrides) if word is not None]
     if given.resume is not None and "=" in given.resume:
         words.append(given.resume)
         given.resume = ""
+    if given.accept_loss and given.resume is None:
+        raise ConfigError([Problem("--accept-loss", None, "a new run has nothing to lose", "give it with --resume")])
     overrides = [word for word in words if "=" in word]
     files = [word for word in words if "=" not in word]
     if len(files) > 1 or (files and given.resume is not None):
@@ -96,7 +103,7 @@ def _run(argv: list[str]) -> int:
     from launch.run import Launch, launch
 
     Path(checked.file.run.dir).mkdir(parents=True, exist_ok=True)
-    return launch(Launch(checked, resume=given.resume is not None), Console())
+    return launch(Launch(checked, resume=given.resume is not None, accept_loss=given.accept_loss), Console())
 
 
 if __name__ == "__main__":

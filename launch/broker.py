@@ -45,12 +45,6 @@ class BrokerUse:
     local: LocalBroker | None = None
     on_demand: bool = False
 
-    def lost(self) -> str | None:
-        """Why the broker is gone, or None. Only a local one can be judged; clients wait for another one to come back."""
-        if self.process is None or self.process.alive():
-            return None
-        return f"the local broker (pid {self.process.pid}) has ended"
-
 
 @contextmanager
 def use_broker(kafka: KafkaConfig, say: Say) -> Iterator[BrokerUse]:

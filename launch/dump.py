@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from broker_config.admin import TopicInfo
 from broker_config.stored import StoredRecord
+from broker_config.topics import Topics
 from launch.config import RunFile
+from launch.disk import explain, told
 from launch.folders import RunFolder
 from learner import checkpoint
-from learner.checkpoint import Manifest
+from learner.checkpoint import MANIFEST, Manifest
 from learner.replay import dump
-from learner.replay.dump import DumpedTopic, Index
+from learner.replay.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
 from learner.replay.log import LogSource
-from learner.replay.plan import CHECKPOINTS, CONFIG, nearest
-from learner.replay.sealed import follow
+from learner.replay.plan import nearest
+from learner.replay.sealed import check_trained, follow
 from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.metrics import StepMetrics
 from schemas.model_files import model_folder
@@ -23,42 +28,84 @@ from schemas.model_files import model_folder
 MODEL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 
 
-def make_dump(folder: RunFolder, file: RunFile, bootstrap: str, steps: range, out: Path) -> Index:
-    """Write `steps` of a run, from the checkpoint at or below the first one on, to the folder `out`.
+class Log(Protocol):
+    """A run's topics; `learner.replay.log.LogSource` is the real one."""
 
+    topics: Topics
+    where: str
+
+    def outcomes(self) -> Mapping[int, StepMetrics]: ...
+
+    def records(self, topic: str) -> Iterable[StoredRecord]: ...
+
+    def topic(self, topic: str) -> TopicInfo: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dumping:
+    """What to dump: `steps` of a run, and all from the checkpoint at or below the first one on."""
+
+    folder: RunFolder
+    file: RunFile
+    steps: range
+    out: Path
+    checkpoint: Path
+    manifest: Manifest
+
+    @property
+    def prompts_per_step(self) -> int:
+        return self.file.grpo.num_prompts_per_step
+
+    def open_log(self, bootstrap: str) -> LogSource:
+        """The run's topics at its broker; whoever opens it closes it."""
+        known = {
+            name: topic_id for found in (*_manifests(self.folder), self.manifest) for name, topic_id in found.topic_ids.items()
+        }
+        return LogSource(self.file.kafka, bootstrap, str(self.file.run.id), self.manifest.run, self.prompts_per_step, known)
+
+
+def plan_dump(folder: RunFolder, file: RunFile, steps: range, out: Path) -> Dumping:
+    """
     Raises:
-        ConfigError: `out` exists, or the run has not trained these steps.
-        WeirError: no checkpoint, a topic that is gone, a record that is not the sealed one.
+        ConfigError: `out` exists. WeirError: there is no checkpoint to start from.
     """
     if out.exists():
         raise ConfigError([Problem("OUT", str(out), "exists", "give a folder that does not exist yet")])
     step, manifest, _ = nearest(folder.path / CHECKPOINTS, steps.start)
-    n = file.grpo.num_prompts_per_step
-    known = {name: topic_id for found in (*_manifests(folder), manifest) for name, topic_id in found.topic_ids.items()}
-    source = LogSource(file.kafka, bootstrap, str(file.run.id), manifest.run, n, known)
+    return Dumping(folder, file, steps, out, step, manifest)
+
+
+def make_dump(what: Dumping, source: Log) -> Index:
+    """Write the dump.
+
+    Raises:
+        ConfigError: the run has not trained these steps.
+        WeirError: a topic that is gone, a record that is not the sealed one, a file that cannot be read or written.
+    """
+    out, manifest, n = what.out, what.manifest, what.prompts_per_step
     part = out.with_name(f".{out.name}.unfinished")
-    shutil.rmtree(part, ignore_errors=True)
-    try:
-        part.mkdir(parents=True)
-        topics = _dump_topics(source, part, manifest, range(manifest.version, steps.stop), n)
-        shutil.copyfile(folder.config, part / CONFIG)
-        shutil.copytree(step, part / CHECKPOINTS / step.name)
-        _copy_model(file, part)
-        index = Index(
-            run_id=str(file.run.id),
-            uuid=manifest.run,
-            config_digest=manifest.config_digest,
-            prompts_per_step=n,
-            checkpoint=manifest.version,
-            last=steps.stop - 1,
-            topics=topics,
-        )
-        whole = dump.seal_off(part, index)
-        part.rename(out)
-        return whole
-    finally:
-        source.close()
+    with told(f"{out} was not written"):
         shutil.rmtree(part, ignore_errors=True)
+        try:
+            part.mkdir(parents=True)
+            topics = _dump_topics(source, part, manifest, range(manifest.version, what.steps.stop), n)
+            shutil.copyfile(what.folder.config, part / CONFIG)
+            _copy_checkpoint(what.checkpoint, part / CHECKPOINTS / what.checkpoint.name)
+            _copy_model(what.file, part)
+            index = Index(
+                run_id=str(what.file.run.id),
+                uuid=manifest.run,
+                config_digest=manifest.config_digest,
+                prompts_per_step=n,
+                checkpoint=manifest.version,
+                last=what.steps.stop - 1,
+                topics=topics,
+            )
+            whole = dump.seal_off(part, index)
+            part.rename(out)
+            return whole
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
 
 
 def _manifests(folder: RunFolder) -> Iterator[Manifest]:
@@ -69,13 +116,8 @@ def _manifests(folder: RunFolder) -> Iterator[Manifest]:
             continue  # only topic ids are wanted of it
 
 
-def _dump_topics(source: LogSource, part: Path, manifest: Manifest, steps: range, n: int) -> dict[str, DumpedTopic]:
-    outcomes = source.outcomes()
-    missing = [step for step in steps if step not in outcomes]
-    if missing:
-        have = f"recorded are {min(outcomes)} to {max(outcomes)}" if outcomes else "none is recorded"
-        why = f"the run has not trained step {missing[0]}: {have}"
-        raise ConfigError([Problem("--steps", f"{steps.start}..{steps.stop - 1}", why, "give steps that it has trained")])
+def _dump_topics(source: Log, part: Path, manifest: Manifest, steps: range, n: int) -> dict[str, DumpedTopic]:
+    check_trained(steps, source.outcomes(), "--steps", f"{steps.start}..{steps.stop - 1}", source.where)
     made = {}
     for version in steps:
         name = source.topics.trajectories(version)
@@ -87,7 +129,7 @@ def _dump_topics(source: LogSource, part: Path, manifest: Manifest, steps: range
     return made
 
 
-def _write(source: LogSource, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
+def _write(source: Log, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
     file = f"topics/{name.removeprefix(source.topics.prefix)}.msgpack"
     count = dump.write_records(part / file, name, records)
     info = source.topic(name)
@@ -99,6 +141,20 @@ def _step(record: StoredRecord) -> int | None:
         return StepMetrics.from_bytes(record.value or b"").step
     except RecordRefused:
         return None
+
+
+def _copy_checkpoint(source: Path, target: Path) -> None:
+    """
+    Raises:
+        WeirError: the run, which goes on, has deleted it meanwhile. OSError
+    """
+    try:
+        shutil.copytree(source, target)
+    except OSError as error:
+        if (source / MANIFEST).is_file():
+            raise
+        why = f"the checkpoint {source} was deleted meanwhile (checkpointing.keep); try again"
+        raise WeirError(f"{why}: {explain(error)}") from error
 
 
 def _copy_model(file: RunFile, part: Path) -> None:

@@ -34,9 +34,7 @@ def replay(asked: Asked, job: Job, bootstrap: str | None, say: Say, complain: Sa
     with tempfile.TemporaryDirectory(prefix="weir-replay-") as made:
         report = Path(made) / "report.jsonl"
         report.touch()
-        env = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        if bootstrap is not None:
-            env[ENVIRONMENT] = bootstrap
+        env = environment(Path(made), bootstrap)
         words = command(asked, job.present.learner.nproc, report)
         spec = ChildSpec("replay", words, env, Path(made) / "replay.log", GRACE_S, keep_open)
         child = Child(spec, Path.cwd())
@@ -54,6 +52,13 @@ def replay(asked: Asked, job: Job, bootstrap: str | None, say: Say, complain: Sa
                 time.sleep(POLL_S)
         lines = "\n".join(f"  {line}" for line in error_lines(spec.log))
         raise WeirError(f"the replay's process ended with code {child.poll()}:\n{lines}")
+
+
+def environment(made: Path, bootstrap: str | None) -> dict[str, str]:
+    """Environment of the processes. What they leave for a moment lies in `made`, which goes with the command, also when they are
+    killed."""
+    places = {"TMPDIR": str(made)} | ({} if bootstrap is None else {ENVIRONMENT: bootstrap})
+    return {**os.environ, "PYTHONUNBUFFERED": "1", **places}
 
 
 def follow(report: Path, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:

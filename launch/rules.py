@@ -14,8 +14,8 @@ from pathlib import Path
 
 from broker_config.security import security_settings
 from launch.config import RunFile
-from launch.fork import fork_problems
 from launch.model_facts import ModelFacts, looks_like_hub_name
+from learner.fork import find_fork
 from producer.data import check_data
 from producer.vllm_arguments import engine_arguments
 from schemas.errors import ConfigError, Problem
@@ -270,8 +270,13 @@ def run_id_is_free(c: Context) -> Iterator[Problem]:
 
 
 def fork_is_possible(c: Context) -> Iterator[Problem]:
-    if not c.resuming:
-        yield from fork_problems(c.file.run, c.file.model)
+    """The learner checks the same when it starts."""
+    if c.resuming:
+        return
+    try:
+        find_fork(c.file.run, c.file.model)
+    except ConfigError as error:
+        yield from error.problems
 
 
 def loggers_are_installed(c: Context) -> Iterator[Problem]:

@@ -16,8 +16,11 @@ from pathlib import Path
 from rich.console import Console
 
 from broker_config import logs
+from broker_config.admin import describe
+from broker_config.clients import make_admin
 from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
+from broker_config.topics import Topics
 from broker_config.trial import check_topics
 from launch.broker import PREFLIGHT_S, BrokerUse, Keeper, use_broker
 from launch.broker_care import BrokerCare
@@ -41,10 +44,11 @@ KEEPER_EXTRA_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to run. `resume`: go on in the folder that the file's run has."""
+    """What to run. `resume`: go on in the folder that the file's run has; `accept_loss`: even if its broker has lost data."""
 
     checked: Checked
     resume: bool = False
+    accept_loss: bool = False
 
 
 def launch(what: Launch, console: Console) -> int:
@@ -74,7 +78,7 @@ def launch(what: Launch, console: Console) -> int:
             folder = _folder(file, what.resume)
             # From here on the terminal is the display's.
             logs.configure("INFO", str(folder.logs / "supervisor.log"))
-            outcome, last, restarts = _supervised(file, folder, broker, what.resume, started, display)
+            outcome, last, restarts = _supervised(file, folder, broker, what, started, display)
     finally:
         display.close()
     blamed = _blamed_log(outcome, folder, broker)
@@ -94,16 +98,17 @@ def _folder(file: RunFile, resume: bool) -> RunFolder:
 
 
 def _supervised(
-    file: RunFile, folder: RunFolder, broker: BrokerUse, resume: bool, started: float, display: Display
+    file: RunFile, folder: RunFolder, broker: BrokerUse, what: Launch, started: float, display: Display
 ) -> tuple[Outcome, Snapshot, Mapping[str, int]]:
-    watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started, resuming=resume, folder=folder)
+    resuming = what.resume and not (what.accept_loss and _lost_control(file, folder, broker))
+    watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started, resuming=resuming, folder=folder)
     watch.broker(f"running at {broker.bootstrap}")
     watch.start()
     try:
-        if resume:
+        if resuming:
             watch.wait_for_control(CONTROL_S)
         supervisor = Supervisor(
-            learner_spec(file, folder, broker, resume=resume),
+            learner_spec(file, folder, broker, resume=what.resume, accept_loss=what.accept_loss),
             producer_specs(file, folder, broker),
             learner_again=learner_spec(file, folder, broker, resume=True),
             watch=watch,
@@ -124,6 +129,12 @@ def _supervised(
         watch.close()
 
 
+def _lost_control(file: RunFile, folder: RunFolder, broker: BrokerUse) -> bool:
+    """Whether the run has no control topic any more: the learner, which accepts that, makes it anew."""
+    topic = Topics(folder.run_id).control
+    return topic not in describe(make_admin(file.kafka, broker.bootstrap, "weir.launch"), [topic], Deadline(CONTROL_S))
+
+
 def _blamed_log(outcome: Outcome, folder: RunFolder, broker: BrokerUse) -> Path | None:
     if outcome.blame is None:
         return None
@@ -140,11 +151,12 @@ def environment(broker: BrokerUse, threads: int | None = None) -> dict[str, str]
     return env
 
 
-def learner_spec(file: RunFile, folder: RunFolder, broker: BrokerUse, *, resume: bool) -> ChildSpec:
+def learner_spec(file: RunFile, folder: RunFolder, broker: BrokerUse, *, resume: bool, accept_loss: bool = False) -> ChildSpec:
     """The learner under torchrun, which meets on loopback at a port of its own choice."""
     nproc = file.learner.nproc
     torchrun = ["-m", "launch.torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
-    command = [sys.executable, *torchrun, "-m", "learner", "--config", str(folder.config), *(["--resume"] if resume else [])]
+    options = [*(["--resume"] if resume else []), *(["--accept-loss"] if accept_loss else [])]
+    command = [sys.executable, *torchrun, "-m", "learner", "--config", str(folder.config), *options]
     threads = file.learner.threads
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         # Learner and producers work at the same time: more threads than cores make all of them slow.

@@ -88,9 +88,7 @@ def _places(folder: RunFolder) -> list[str]:
 
 def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool) -> Sequence[str]:
     weir = shown(Path(".venv/bin/weir")) if Path(".venv/bin/weir").exists() else "weir"
-    topics = folder.run_id
-    # Elsewhere than in `runs/` only its path finds it.
-    run = topics if folder.path.parent.resolve() == Path("runs").resolve() else shown(folder.path)
+    topics, run = folder.run_id, name_of(folder)
     lines = ["next:"]
     if came.steps:
         version = came.steps - 1
@@ -108,6 +106,11 @@ def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool)
     if not outcome.finished and folder.checkpoints:
         lines.append(f"  launch/run_cluster.sh --resume {run}")
     return lines
+
+
+def name_of(folder: RunFolder) -> str:
+    """What names a run to `--run` and `--resume`: its id, or its folder when that is not in `runs/`, where ids are looked for."""
+    return folder.run_id if folder.path.parent.resolve() == Path("runs").resolve() else shown(folder.path)
 
 
 def shown(path: Path) -> str:

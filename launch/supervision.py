@@ -4,15 +4,7 @@ No process, clock or file here.
 Invariants: the first cause is the one that is told; the learner is asked to end before the producers, so that it can publish
 its `stop`; every state but RUNNING has a deadline, and RUNNING has one until the learner has claimed the run (after that the
 learner's own timeouts bound it); nothing is started once the run is ending, nor while the broker is away; `Done` is commanded
-once, last.
-
-    state               waits for                       deadline             then
-    RUNNING             the learner's end               start timeout, until the claim
-    ENDING              the learner's end, which a `stop` on control has told: END_S
-    STOPPING_LEARNER    the learner's end               stop timeout         it is killed
-    LEAVING             the producers' end              LEAVE_S              they are asked to end
-    STOPPING_PRODUCERS  the producers' end              stop timeout         they are killed (without a broker: all, BROKERLESS_S)
-    KILLING             the end of all                  KILL_S               done all the same; the shell sweeps
+once, last. The states, with what each waits for, are in `launch/states.py`.
 
 What a death leads to, in RUNNING and without a `stop`:
 
@@ -20,6 +12,7 @@ What a death leads to, in RUNNING and without a `stop`:
     a producer          the run ends                    started again; too often: the run ends
     one with code 0     the run ends                    it has left, unless a `stop` follows within ORDERLY_S
     the learner         the run ends                    started again with --resume; too often without a step: the run ends
+    ... taken over      a second claim since it was started: the run ends, whatever else holds
     code 2              the run ends                    the run ends, unless the broker was away meanwhile
     the broker          started again if it is ours, else waited for; the run ends after the outage timeout
 """
@@ -28,7 +21,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum, auto
 from typing import assert_never
 
 from launch.config import RestartConfig
@@ -54,22 +46,7 @@ from launch.events import (
 from launch.outage import Outage
 from launch.outcome import BROKER, FAILED, FINISHED, INTERRUPTED, WRONG_INPUT, Outcome, describe_code
 from launch.restarts import Deaths
-
-END_S = 900.0  # last checkpoint and export of a large model
-ORDERLY_S = 10.0  # a producer that leaves because of a `stop` can be seen before that `stop` is
-LEAVE_S = 15.0
-BROKERLESS_S = 10.0
-KILL_S = 10.0
-
-
-class State(Enum):
-    RUNNING = auto()
-    ENDING = auto()
-    STOPPING_LEARNER = auto()
-    LEAVING = auto()
-    STOPPING_PRODUCERS = auto()
-    KILLING = auto()
-    DONE = auto()
+from launch.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, State
 
 
 class Supervision:
@@ -101,8 +78,9 @@ class Supervision:
         self._stop_timeout_s = stop_timeout_s
         self._outage = Outage(outage_timeout_s)
         self._deadline: float | None = now + start_timeout_s
-        self._claims = 0
+        self._claims = 0  # since the learner was started; the first one is its own
         self._learner_code = 0
+        self._unexplained = Outcome(FAILED, "")
         self._steps = 0
         self._stop: StopSeen | None = None
         self.learner_away = False
@@ -119,7 +97,7 @@ class Supervision:
             case Exited(name, code):
                 return self._exited(name, code, now)
             case Claimed():
-                return self._claimed()
+                return self._claimed(now)
             case Joined(name):
                 self._joined.add(name)
                 return []
@@ -152,6 +130,8 @@ class Supervision:
                 return self._learner_ended(code, now) if name == self._learner else self._producer_ended(name, code, now)
             case State.STOPPING_LEARNER if name == self._learner:
                 return self._stop_producers(now)
+            case State.UNEXPLAINED:
+                return []
             case _ if not self._alive:
                 return self._done()
             case _:
@@ -168,8 +148,8 @@ class Supervision:
             else:
                 self._settle(Outcome(FAILED, f"the learner stopped the run: {self._stop.reason}", self._learner))
             return self._let_leave(now)
-        if self._claims > 1 + self.restarts[self._learner]:
-            return self._end(Outcome(FAILED, "another learner has taken the run over", self._learner), now)
+        if self._claims > 1:
+            return self._taken_over(now)
         if self._stop is None and self._may_start_again(self._learner, code):
             pause = self._deaths[self._learner].died(now)
             if pause is not None:
@@ -177,8 +157,19 @@ class Supervision:
                 self._deadline = None
                 return self._start_later(self._learner, code, pause, now)
             limit = f"{self._restart.max_restarts} restarts without a further version (launch.restart.max_restarts)"
-            return self._end(self._failure(self._learner, code, f", after {limit}, at version {self._steps}"), now)
-        return self._end(self._failure(self._learner, code), now)
+            return self._failed(self._failure(self._learner, code, f", after {limit}, at version {self._steps}"), now)
+        return self._failed(self._failure(self._learner, code), now)
+
+    def _failed(self, outcome: Outcome, now: float) -> list[Command]:
+        """The learner has ended and is not started again; with code 1 it may have obeyed a `stop` that is not read yet."""
+        if self._learner_code != FAILED or self._claims == 0 or self._stop is not None or self._outage.away:
+            return self._end(outcome, now)
+        self._unexplained = outcome
+        self._enter(State.UNEXPLAINED, now + READ_S)
+        return []
+
+    def _taken_over(self, now: float) -> list[Command]:
+        return self._end(Outcome(FAILED, "another learner has taken the run over", self._learner), now)
 
     def _producer_ended(self, name: str, code: int, now: float) -> list[Command]:
         if self._stop is not None:
@@ -221,6 +212,7 @@ class Supervision:
         self._since[name] = now
         if name == self._learner:
             self._deadline = now + self._start_timeout_s
+            self._claims = 0
         return Start(name)
 
     # --- the broker ---------------------------------------------------------------------------------------------------------
@@ -247,6 +239,7 @@ class Supervision:
         if not self._outage.away:
             return []
         self._due.pop(BROKER, None)
+        self._due = {name: max(at, now + READ_S) for name, at in self._due.items()}  # a `stop` that stood on control comes first
         if self.state is State.RUNNING and self._deadline is not None:
             self._deadline = now + self._start_timeout_s  # nobody could claim anything
         return [Tell(f"the broker is back after {self._outage.end(now):.0f} s")]
@@ -259,12 +252,15 @@ class Supervision:
 
     # --- control, people, time ----------------------------------------------------------------------------------------------
 
-    def _claimed(self) -> list[Command]:
+    def _claimed(self, now: float) -> list[Command]:
         self._claims += 1
         if self._learner in self._alive:
             self.learner_away = False
             if self.state is State.RUNNING:
                 self._deadline = None
+        elif self._claims > 1 and self.state in (State.RUNNING, State.UNEXPLAINED):
+            self._due.pop(self._learner, None)
+            return self._taken_over(now)  # by the one before which ours has given way
         return []
 
     def _stop_seen(self, event: StopSeen, now: float) -> list[Command]:
@@ -275,14 +271,16 @@ class Supervision:
         self._left.clear()
         waiting = self._due.pop(self._learner, None) is not None
         self._due = {name: at for name, at in self._due.items() if name == BROKER}
-        if self.state not in (State.RUNNING, State.ENDING):
+        if self.state not in (State.RUNNING, State.ENDING, State.UNEXPLAINED):
             return []
-        if waiting:
+        if waiting or self.state is State.UNEXPLAINED:
             return self._learner_ended(self._learner_code, now)
         self._enter(State.ENDING, now + END_S)
         return []
 
     def _interrupted(self, signal: str, now: float) -> list[Command]:
+        if self.state is State.UNEXPLAINED:
+            return self._end(self._unexplained, now)
         if self.state in (State.RUNNING, State.ENDING):
             return self._end(Outcome(INTERRUPTED, f"interrupted by {signal}"), now)
         return self._kill(now)
@@ -318,6 +316,8 @@ class Supervision:
             case State.ENDING:
                 late = f"the learner did not end within {END_S:g} s after its stop"
                 return self._end(Outcome(FAILED, late, self._learner), now)
+            case State.UNEXPLAINED:
+                return self._end(self._unexplained, now)
             case State.STOPPING_LEARNER:
                 return [Kill(self._learner), *self._stop_producers(now)]
             case State.LEAVING:

@@ -163,7 +163,7 @@ class Supervisor:
         )
         self._before: set[psutil.Process] = set()
         self._asked_saved = self._read_logs = 0.0
-        self._incarnation: int | None = None
+        self._claims = 0
         self._steps = 0
         self._stop: tuple[int | None, object] | None = None
         self._joined: set[str] = set()
@@ -227,9 +227,9 @@ class Supervisor:
         yield Tick()
 
     def _from_topics(self, seen: Snapshot) -> Iterator[Event]:
-        if seen.incarnation is not None and (self._incarnation is None or seen.incarnation > self._incarnation):
-            self._incarnation = seen.incarnation
+        for _ in range(self._claims, seen.claims):
             yield Claimed()
+        self._claims = seen.claims
         if seen.steps > self._steps:
             self._steps = seen.steps
             yield Progress(seen.steps)
@@ -245,7 +245,7 @@ class Supervisor:
 
     def _from_files(self, *, at_once: bool) -> Iterator[Event]:
         now = time.monotonic()
-        if self._learner in self._joined or self._incarnation is None:
+        if self._learner in self._joined or not self._claims:
             return
         if at_once or now - self._asked_saved >= SAVED_PERIOD_S:
             self._asked_saved = now

@@ -67,7 +67,10 @@ class Snapshot:
     refused: dict[str, list[str]] = field(default_factory=dict)
     stop: Stop | None = None
     uuid: str | None = None
+    claims: int = 0
+    """How many claims were read: one for each learner that took the run over."""
     incarnation: int | None = None
+    """Of the last state; after a claim that of an earlier learner, until the new one tells its own."""
     frontier: int | None = None
     """The highest version that was announced."""
     sealed_through: int | None = None
@@ -104,7 +107,9 @@ class RunView:
         self._ended: float | None = None
         self._processes: dict[str, str] = {}
         self._broker = "running"
-        self._claimed = False
+        self._uuid: str | None = None
+        self._claims = 0
+        self._claim = -1  # offset of the last claim; states of a lower incarnation are void
         self._control: State | None = None
         self._producers = Producers()
         self._rounds = Rounds()
@@ -120,19 +125,9 @@ class RunView:
         self._ends: deque[float] = deque(maxlen=RECENT_STEPS + 1)
 
     @property
-    def claimed(self) -> bool:
-        """Whether a learner has claimed the run."""
-        return self._claimed
-
-    @property
     def stop(self) -> Stop | None:
         """The end of the run, once the learner has told it."""
         return self._control.stop if self._control else None
-
-    @property
-    def steps(self) -> int:
-        """Versions trained."""
-        return self._steps
 
     def process(self, name: str, doing: str) -> None:
         """What the supervisor knows of a process that it started."""
@@ -141,18 +136,24 @@ class RunView:
     def broker(self, doing: str) -> None:
         self._broker = doing
 
-    def control(self, record: Claim | State, at: float) -> None:
-        self._claimed = True
+    def control(self, record: Claim | State, at: float, offset: int) -> None:
+        """`offset`: of the record; that of a claim is its learner's incarnation."""
+        self._uuid = self._uuid or record.uuid
+        if record.uuid != self._uuid:
+            return  # of another run, which lost the race for this id
         if self._started is None:
             self._started = at
         match record:
             case Claim():
+                self._claims += 1
+                self._claim = offset
                 self._ended = None
                 self._control = self._control and self._control.model_copy(update={"stop": None, "round": None})
                 self._rounds.claim(at)
             case State():
-                if self._control is not None and record.incarnation < self._control.incarnation:
+                if record.incarnation < self._claim:
                     return  # of a learner that has lost the run
+                self._claim = record.incarnation  # its claim may have been deleted, or not been read
                 self._control = record
                 self._ended = at if record.stop is not None else None
                 self._rounds.state(record, at)
@@ -226,6 +227,7 @@ class RunView:
             refused=dict(control.refused) if control else {},
             stop=self.stop,
             uuid=control.uuid if control else None,
+            claims=self._claims,
             incarnation=control.incarnation if control else None,
             frontier=control.F if control else None,
             sealed_through=control.sealed_through if control else None,
@@ -242,8 +244,8 @@ class RunView:
         )
 
     def _figures(self) -> Beat | None:
-        """The last beat, unless it is of an earlier learner than the control state."""
-        stale = self._beat and self._control and self._beat.incarnation < self._control.incarnation
+        """The last beat, unless it is of a learner that has lost the run."""
+        stale = self._beat is not None and self._beat.incarnation < self._claim
         return None if stale else self._beat
 
     def _window(self, producers: Sequence[ProducerRow], told: Beat | None) -> list[OpenRow]:
@@ -266,8 +268,8 @@ class RunView:
     def _learner(self) -> str:
         """What the learner does, as far as control tells."""
         control = self._control
-        if control is None:
-            return "claimed the run" if self._claimed else "starting"
+        if control is None or control.incarnation < self._claim:
+            return "claimed the run" if self._claims else "starting"
         if control.stop is not None:
             return f"stopped: {control.stop.reason}"
         if control.round is not None:

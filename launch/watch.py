@@ -34,14 +34,14 @@ BEFORE_SINCE = 64
 """Records of `status` before `since` that are looked through for the last beat: how a run stood when it ended."""
 
 
-def feed(view: RunView, topics: Topics, topic: str, value: bytes, at: float) -> None:
+def feed(view: RunView, topics: Topics, topic: str, value: bytes, at: float, offset: int) -> None:
     """One record into the view; one that cannot be read is left to those whom it concerns.
 
     Raises:
         RecordRefused: it is no record of its topic.
     """
     if topic == topics.control:
-        view.control(control.decode(value), at)
+        view.control(control.decode(value), at, offset)
     elif topic == topics.status:
         view.status(status.decode(value), at)
     elif topic == topics.metrics:
@@ -107,11 +107,6 @@ class Watch:
     def broker(self, doing: str) -> None:
         with self._lock:
             self._view.broker(doing)
-
-    @property
-    def claimed(self) -> bool:
-        with self._lock:
-            return self._view.claimed
 
     @property
     def caught_up(self) -> threading.Event:
@@ -205,6 +200,6 @@ class Watch:
             return
         try:
             with self._lock:
-                feed(self._view, self._topics, topic, bytes(value), at)
+                feed(self._view, self._topics, topic, bytes(value), at, offset)
         except RecordRefused as refused:
             log.warning("unreadable record topic=%s offset=%d: %s", topic, offset, refused)

@@ -1,6 +1,6 @@
 """The learner. One process a rank, started by torchrun; rank 0 starts the dispatcher process beside itself.
 
-torchrun --nproc-per-node K -m learner --config RUN.yaml [--resume] [key=value ...]
+torchrun --nproc-per-node K -m learner --config RUN.yaml [--resume [--accept-loss]] [key=value ...]
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from broker_config import logs
 from broker_config.lifeline import die_with_parent
 from learner import run as learner_run
 from learner.fork import find_fork
+from learner.resume import find_checkpoint
 from learner.run import LearnerRun
-from schemas.errors import ConfigError, WeirError
+from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger("learner")
 
@@ -26,13 +27,20 @@ def main() -> int:
     )
     parser.add_argument("--config", required=True, help="the run's YAML file")
     parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="with --resume: generate and train anew what the broker has lost, after naming it",
+    )
     parser.add_argument("overrides", nargs="*", help="key.path=value, replacing values of the file")
     args = parser.parse_args()
     logs.configure()
     die_with_parent()
     try:
         run = learner_run.load(args.config, args.overrides)
-        return start(run, args.config, args.overrides, resume=args.resume)
+        if args.accept_loss and not args.resume:
+            raise ConfigError([Problem("--accept-loss", None, "a new run has nothing to lose", "give it with --resume")])
+        return start(run, args.config, args.overrides, resume=args.resume, accept_loss=args.accept_loss)
     except ConfigError as error:
         for problem in error.problems:
             log.error("config: %s", problem)
@@ -42,31 +50,28 @@ def main() -> int:
         return 1
 
 
-def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool) -> int:
+def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool, accept_loss: bool = False) -> int:
     """Everything after the config check. torch is imported only once the dispatcher is on its way."""
     from learner.dispatcher.client import DispatcherClient
 
     rank = int(os.environ.get("RANK", "0"))
-    found = _checkpoint(run) if resume else None
-    version = found[1].version if found else 0
+    found = find_checkpoint(run) if resume else None
     begin = found[0] if found else find_fork(run.run, run.model)
     if begin is not None:
-        log.info("starts from %s as version %d", begin, version)
-    uuid = found[1].run if found else None
-    dispatcher = DispatcherClient(config, overrides, version, uuid, run.learner.rank_timeout_s) if rank == 0 else None
+        log.info("starts from %s as version %d", begin, found[1].version if found else 0)
+    dispatcher = None
+    if rank == 0:
+        folder = found[0] if found else None
+        dispatcher = DispatcherClient(config, overrides, run.learner.rank_timeout_s, folder, accept_loss=accept_loss)
+        if resume:  # what cannot go on is told before a model is loaded
+            dispatcher.await_claim()
 
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if run.learner.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(run.learner.threads)
     from learner.session import serve
 
-    return serve(run, dispatcher, version, begin)
-
-
-def _checkpoint(run: LearnerRun):  # type: ignore[no-untyped-def]
-    from learner.checkpoint import latest
-
-    return latest(run.folder / "checkpoints")
+    return serve(run, dispatcher, begin, found[1] if found else None)
 
 
 if __name__ == "__main__":

@@ -4,31 +4,42 @@ Megatron writes into `step_00000012.<incarnation>.tmp`; every rank makes its fil
 renames the folder onto a name that must not exist. A folder whose manifest is missing, or names a file that is missing or of
 another size, is damaged: it is never loaded, and named in a warning. Reading manifests needs neither torch nor megatron.
 
+Saving has two halves, so that training can go on between them: `begin` (the state is copied, or written) and `Saving.finish`
+(all ranks have written; the folder gets its manifest and its name).
+
 The files in `megatron/` are not safe to load from strangers: they hold pickled Python objects.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from learner.config import LearnerConfig
 from schemas.errors import WeirError
 from schemas.failpoints import reach
+from schemas.records import explain
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step_(\d{8})")
+_UNFINISHED = re.compile(r"step_\d{8}\.((\d+)|deleted)\.tmp")
+MIB = 1 << 20
+
+
+class SaveFailed(WeirError):
+    """A checkpoint could not be written. The ones before it are whole."""
 
 
 class Record(BaseModel):
@@ -36,11 +47,13 @@ class Record(BaseModel):
 
 
 class Offsets(Record):
-    """Where a resumed learner reads on: next offsets of `control`, of `status`, and of each partition of `requests`."""
+    """Where a resumed learner reads on: next offsets of `control`, of `status`, and of each partition of `requests`; and of
+    `metrics`: what was recorded of the steps after the checkpoint begins there."""
 
     control: int
     status: int
     requests: dict[int, int] = Field(default_factory=dict)
+    metrics: int = 0
 
 
 class Determinism(Record):
@@ -102,48 +115,134 @@ def step_folder(root: Path, version: int) -> Path:
     return root / f"step_{version:08d}"
 
 
+class Writing(Protocol):
+    """One rank's files on their way to disk."""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether they are written, or cannot be, after `timeout_s` at most."""
+
+    def finish(self) -> None:
+        """Collective. Raises OSError: a rank could not write."""
+
+
+class Saving:
+    """A checkpoint that has begun. All ranks have one."""
+
+    def __init__(self, root: Path, version: int, incarnation: int, rank: int, barrier: Callable[[], None]) -> None:
+        self.version = version
+        self._final = step_folder(root, version)
+        self._tmp = self._final.with_name(f"{self._final.name}.{incarnation}.tmp")
+        self._rank, self._barrier = rank, barrier
+        self._writing: Writing | None = None
+
+    def begin(self, write: Callable[[Path], Writing | None]) -> None:
+        with self._told():
+            if self._rank == 0:
+                self._final.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(self._tmp, ignore_errors=True)
+                self._tmp.mkdir()
+            self._barrier()
+            self._writing = write(self._tmp)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether this rank's files are written, or cannot be, after `timeout_s` at most."""
+        return self._writing is None or self._writing.wait(timeout_s)
+
+    def finish(self, manifest: Manifest | None, confirm: Callable[[], None] = lambda: None) -> Path:
+        """The folder under its name. All ranks call it, rank 0 with the manifest.
+
+        `confirm` runs on rank 0 right before the rename and raises when this learner may no longer write. A valid folder of the
+        same state digest is kept; a damaged one becomes `.bad.<incarnation>`.
+
+        Raises:
+            SaveFailed: a rank could not write.
+            WeirError: a valid checkpoint of another state already has the name.
+        """
+        with self._told():
+            if self._writing is not None:
+                self._writing.finish()
+            for file in _files(self._tmp):
+                _fsync(file)
+            self._barrier()
+            if manifest is not None:
+                _rank0_publish(self._tmp, self._final, manifest, confirm)
+            self._barrier()
+        return self._final
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """A full disk is one clear error, and what was written of the checkpoint makes place again."""
+        try:
+            yield
+        except OSError as error:
+            if self._rank == 0:
+                shutil.rmtree(self._tmp, ignore_errors=True)
+            raise SaveFailed(
+                f"the checkpoint of version {self.version} was not written: {error}; {_space(self._final)}"
+            ) from error
+
+
+def begin(
+    root: Path,
+    version: int,
+    incarnation: int,
+    write: Callable[[Path], Writing | None],
+    *,
+    rank: int,
+    barrier: Callable[[], None],
+) -> Saving:
+    """Start a checkpoint. All ranks call it with their own `write`, which fills the folder it is given (`Policy.begin_save`).
+
+    Raises:
+        SaveFailed: what is written at once cannot be.
+    """
+    saving = Saving(root, version, incarnation, rank, barrier)
+    saving.begin(write)
+    return saving
+
+
 def save(
     root: Path,
     manifest: Manifest,
-    write: Callable[[Path], None],
+    write: Callable[[Path], Writing | None],
     *,
     rank: int,
     barrier: Callable[[], None],
     confirm: Callable[[], None] = lambda: None,
 ) -> Path:
-    """Write a checkpoint. All ranks call it with their own `write`, which fills the folder it is given (`Policy.save`).
+    """Both halves at once."""
+    saving = begin(root, manifest.version, manifest.incarnation, write, rank=rank, barrier=barrier)
+    return saving.finish(manifest if rank == 0 else None, confirm)
 
-    `confirm` runs on rank 0 right before the rename and raises when this learner may no longer write. A valid folder of the same
-    state digest is kept as it is; a damaged one is renamed to `.bad.<incarnation>`.
 
-    Raises:
-        WeirError: a valid checkpoint of another state already has the name.
-    """
-    final = step_folder(root, manifest.version)
-    tmp = final.with_name(f"{final.name}.{manifest.incarnation}.tmp")
-    if rank == 0:
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(tmp, ignore_errors=True)
-        tmp.mkdir()
-    barrier()
-    write(tmp)
-    for file in _files(tmp):
-        _fsync(file)
-    barrier()
-    if rank == 0:
-        _rank0_publish(tmp, final, manifest, confirm)
-    barrier()
-    return final
+def _space(folder: Path) -> str:
+    """Where there is how much room, and what a person does about it."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    usage = shutil.disk_usage(there)
+    return (
+        f"{there} has {usage.free // MIB} of {usage.total // MIB} MiB free; make room there (checkpointing.keep bounds how many "
+        "checkpoints stay) and go on with --resume"
+    )
+
+
+def sweep(root: Path, incarnation: int) -> list[str]:
+    """Remove what earlier incarnations left unfinished; returns the names. Only for who has claimed the run."""
+    removed = []
+    for path in sorted(root.iterdir()) if root.is_dir() else ():
+        match = _UNFINISHED.fullmatch(path.name)
+        if match is not None and (match[2] is None or int(match[2]) < incarnation):
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path.name)
+    if removed:
+        log.info("removed unfinished checkpoints: %s", ", ".join(removed))
+    return removed
 
 
 def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], None]) -> None:
     reach("learner.before_manifest")
     files = {str(file.relative_to(tmp)): file.stat().st_size for file in _files(tmp)}
     text = manifest.model_copy(update={"files": files}).model_dump_json(indent=1)
-    part = tmp / f"{MANIFEST}.part"
-    part.write_text(text, encoding="utf-8")
-    _fsync(part)
-    part.rename(tmp / MANIFEST)
+    _write_manifest(tmp, text)
     for folder in [tmp, *(path for path in tmp.rglob("*") if path.is_dir())]:
         _fsync(folder)
     reach("learner.after_manifest")
@@ -168,6 +267,19 @@ def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable
     reach("learner.after_rename")
 
 
+def rewrite_manifest(folder: Path, manifest: Manifest) -> None:
+    """Replace the manifest of a whole checkpoint, at once or not at all. Its state stays."""
+    _write_manifest(folder, manifest.model_dump_json(indent=1))
+    _fsync(folder)
+
+
+def _write_manifest(folder: Path, text: str) -> None:
+    part = folder / f"{MANIFEST}.part"
+    part.write_text(text, encoding="utf-8")
+    _fsync(part)
+    part.rename(folder / MANIFEST)
+
+
 def read(folder: Path) -> Manifest:
     """The manifest of a checkpoint folder.
 
@@ -178,7 +290,9 @@ def read(folder: Path) -> Manifest:
         manifest = Manifest.model_validate_json((folder / MANIFEST).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise WeirError(f"{folder} has no {MANIFEST}") from None
-    except (ValidationError, UnicodeDecodeError, OSError) as error:
+    except ValidationError as error:
+        raise WeirError(f"{folder / MANIFEST} cannot be read: {explain(error)[1].removeprefix(': ')}") from error
+    except (UnicodeDecodeError, OSError) as error:
         raise WeirError(f"{folder / MANIFEST} cannot be read: {error}") from error
     for name, size in manifest.files.items():
         file = folder / name

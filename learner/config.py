@@ -168,8 +168,8 @@ class CheckpointingConfig(Section):
     """Versions from one checkpoint to the next; the last version always has one."""
     keep: Annotated[int, Field(ge=1)] | None = None
     """Newest checkpoints that are kept, and the topics that go with them; null: all."""
-    async_save: Literal[False] = False
-    """Saving while training goes on is not built yet."""
+    async_save: bool = False
+    """Training goes on while a copy of the state is written; takes memory for the copy in every process."""
     hf_export_at_end: bool = True
     """Write the last version as a Hugging Face checkpoint too."""
 

@@ -5,7 +5,9 @@
          -> finish -> last checkpoint, export       -> finished
          -> stop
 
-Rank 0 waits only inside `next`, which comes back within seconds, so every rank hears a command at least every ten.
+Rank 0 waits only inside `next`, which comes back within seconds, and for its own checkpoint files, so every rank hears a command
+at least every ten. A checkpoint that is written in the background is completed as soon as rank 0 has written its files, and
+before the next one begins and the run ends.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ import torch
 from broker_config.address import listen_address
 from learner import checkpoint
 from learner.batch import deal
-from learner.checkpoint import Manifest, Offsets, determinism
+from learner.checkpoint import Manifest, Offsets, SaveFailed, determinism
 from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.group_metrics import group_metrics
 from learner.metrics_log import MetricsLog
 from learner.nccl_transfer import NcclSender
-from learner.ranks import Ranks
+from learner.ranks import KEEPALIVE_S, Ranks
 from learner.run import LearnerRun
 from learner.transfer import GlooSender, Sender
 from learner.worker import Worker
@@ -67,6 +69,39 @@ class Clock:
 
 
 @dataclass(slots=True)
+class CatchUp:
+    """Steps that are trained again after a resume, against what was recorded when they were trained first."""
+
+    steps: int = 0
+    differing: list[int] = field(default_factory=list)
+    unrecorded: int = 0
+
+    def compare(self, version: int, state: str, recorded: str | None) -> None:
+        self.steps += 1
+        if recorded is None:
+            self.unrecorded += 1
+        elif recorded != state:
+            self.differing.append(version)
+            log.warning("step=%d trained again to state %s, recorded was %s", version, state[:16], recorded[:16])
+
+    def outcome(self) -> dict[str, float]:
+        """Figures for the first new step after them, once; empty if there were none."""
+        if self.steps == 0:
+            return {}
+        told = f"the first that differs: {self.differing[0]}" if self.differing else "none differs"
+        log.info(
+            "caught up: %d steps trained again, %d differ from what was recorded (%s)", self.steps, len(self.differing), told
+        )
+        found = {
+            "resume/steps": float(self.steps),
+            "resume/differing": float(len(self.differing)),
+            "resume/unrecorded": float(self.unrecorded),
+        }
+        self.steps, self.differing, self.unrecorded = 0, [], 0
+        return found
+
+
+@dataclass(slots=True)
 class Trained:
     """A trained version whose outcome is not reported yet: its weights' digest comes with the refit."""
 
@@ -86,8 +121,11 @@ class Loop:
         self.version = version
         self.saved = version if version > 0 else -1
         self.clock = Clock()
-        self.metrics = MetricsLog(run.folder, run.logger, run.id)
+        self.metrics: MetricsLog
         self.trained: Trained | None = None
+        self.catch_up = CatchUp()
+        self.manifest: Manifest | None = None
+        """Of the checkpoint that was begun last."""
         self.weights_digest = ""
         self.interrupted: str | None = None
         self.heard = time.monotonic()
@@ -97,13 +135,23 @@ class Loop:
         self._catch_signals()
         self.dispatcher.alive = self._alive
         self.dispatcher.await_claim()
+        # Opened once the run is claimed: until then another learner may have written to it.
+        self.metrics = MetricsLog(self.run_.folder, self.run_.logger, self.run_.id)
+        if self.dispatcher.lost_from is not None:
+            self.metrics.cut(self.dispatcher.lost_from)
         self.weights_digest = self._weights_digest()
         self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
-        if self.version == 0:
-            self._checkpoint()
-        self.clock.restart()
-        code = self._serve()
+        checkpoint.sweep(self.run_.folder / "checkpoints", self.dispatcher.incarnation)
+        try:
+            if self.version == 0:
+                self._checkpoint()
+                self._finish_save()  # from here on there is always a whole one
+            self.clock.restart()
+            code = self._serve()
+        except SaveFailed as failure:
+            self.dispatcher.stop(str(failure), ordered=False)
+            raise
         self.ranks.rank0_tell("stop", code=code)
         self.metrics.close()
         self.dispatcher.close()
@@ -114,6 +162,8 @@ class Loop:
         while True:
             if self.interrupted is not None:
                 self.dispatcher.stop(self.interrupted)
+            if self.worker.saving is not None and self.worker.saving.wait(0.0):
+                self._finish_save()
             asked = time.monotonic()
             answer = self.dispatcher.next()
             self._log_news()
@@ -183,8 +233,13 @@ class Loop:
             self.weights_digest = self._weights_digest()
         self.dispatcher.trained(batch.version, waited=waited, weights_digest=self.weights_digest if batch.catch_up else None)
         state_digest = self._state_digest()
+        again = batch.catch_up or batch.recorded_state is not None
+        if again:
+            self.catch_up.compare(batch.version, state_digest, batch.recorded_state)
         self.clock.training += time.monotonic() - began
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
+        if not again:
+            measured |= self.catch_up.outcome()
         self.trained = Trained(batch, {**measured, **batch.counters}, state_digest)
         generated = sum(group.generated_tokens for group in groups)
         self.trained.metrics["train/generated_tokens"] = float(generated)
@@ -202,8 +257,6 @@ class Loop:
         assert self.trained is not None
         done, self.trained = self.trained, None
         step = done.batch.version
-        if (step + 1) % self.run_.checkpointing.save_period == 0:
-            self._checkpoint(done.state_digest)
         times = self.clock.restart()
         total = max(times["timing/train/total_step_time"], 1e-9)
         performance = {
@@ -212,15 +265,16 @@ class Loop:
         }
         metrics = _finite({**done.metrics, **times, **performance})
         reach("learner.before_commit")
-        if not self.metrics.has(step):  # a step that is trained again has been told already
-            self.dispatcher.commit(
-                step,
-                seal_offset=done.batch.seal_offset,
-                offsets=done.batch.offsets,
-                state_digest=done.state_digest,
-                weights_digest=self.weights_digest,
-                metrics=metrics,
-            )
+        # In this order, and each at most once: who dies in between has told nothing that the topic does not hold, and who goes on
+        # from a checkpoint finds everything before it told.
+        self.dispatcher.commit(
+            step,
+            seal_offset=done.batch.seal_offset,
+            offsets=done.batch.offsets,
+            state_digest=done.state_digest,
+            weights_digest=self.weights_digest,
+            metrics=metrics,
+        )
         self.metrics.step(step, metrics)
         reach("learner.after_commit")
         log.info(
@@ -233,11 +287,15 @@ class Loop:
             metrics["timing/train/exposed_generation"],
             total,
         )
+        if (step + 1) % self.run_.checkpointing.save_period == 0:
+            self._checkpoint(done.state_digest)
 
     def _finish(self) -> None:
         self._report_pending()
         if self.saved != self.version:
             self._checkpoint()
+        self._finish_save()
+        self.catch_up.outcome()
         if self.run_.checkpointing.hf_export_at_end:
             self.ranks.rank0_tell("export", version=self.version)
             log.info("exported %s", self.worker.export(self.version))
@@ -254,26 +312,44 @@ class Loop:
         return self.worker.state_digest()
 
     def _checkpoint(self, state_digest: str | None = None) -> None:
-        """`state_digest`: that of the present state, if it has been made already."""
+        """Begin one; without `checkpointing.async_save` it is also finished. `state_digest`: of the present state, if known."""
+        self._finish_save()  # of two that are due at the same time the earlier comes first
         began = time.monotonic()
         state_digest = state_digest or self._state_digest()
-        facts = self.dispatcher.manifest_facts()
-        manifest = Manifest(
+        incarnation = self.dispatcher.incarnation
+        self.dispatcher.ask_manifest_facts()  # answered while the state is copied
+        self.ranks.rank0_tell("checkpoint", version=self.version, incarnation=incarnation)
+        try:
+            self.worker.begin_save(self.version, incarnation)
+        finally:
+            facts = self.dispatcher.manifest_facts()
+        self.manifest = Manifest(
             run=facts["uuid"],
             version=self.version,
-            incarnation=facts["incarnation"],
+            incarnation=incarnation,
             topic_ids=facts["topic_ids"],
-            next_offsets=Offsets(control=facts["control"], status=facts["status"], requests=facts["requests"]),
+            next_offsets=Offsets(**{name: facts[name] for name in Offsets.model_fields}),
             state_digest=state_digest,
             weights_digest=self.weights_digest,
             config_digest=self.run_.config_digest,
             determinism=determinism(self.run_.learner),
         )
-        self.ranks.rank0_tell("checkpoint", manifest=manifest.model_dump_json())
-        # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
-        folder = self.worker.save(manifest, confirm=self.dispatcher.fence)
-        self._retire()
         self.saved = self.version
+        self.clock.checkpointing += time.monotonic() - began
+        if not self.run_.checkpointing.async_save:
+            self._finish_save()
+
+    def _finish_save(self) -> None:
+        """Complete the checkpoint that was begun, if there is one; waits until its files are written."""
+        if self.worker.saving is None:
+            return
+        began = time.monotonic()
+        while not self.worker.saving.wait(KEEPALIVE_S):
+            self.ranks.rank0_tell("wait")
+        self.ranks.rank0_tell("checkpoint_end")
+        # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
+        folder = self.worker.finish_save(self.manifest, confirm=self.dispatcher.fence)
+        self._retire()
         seconds = time.monotonic() - began
         self.clock.checkpointing += seconds
         log.info("checkpoint %s seconds=%.2f", folder, seconds)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,18 @@ class MetricsLog:
         if self.has(step):
             return
         self._last = step
-        self._lines.write(json.dumps({"step": step, **metrics}) + "\n")
+        self._lines.write(line_of(step, metrics))
         self._lines.flush()
         self._publish(step, metrics)
+
+    def cut(self, step: int) -> None:
+        """Steps from `step` on are trained anew, with other data: their lines, and those of validations of what came out of
+        them, are set aside in `<name>.lost.<n>`."""
+        self._lines.close()
+        _set_aside(self._folder / "metrics.jsonl", "step", step)
+        _set_aside(self._folder / "validation.jsonl", "version", step + 1)
+        self._last = min(self._last, step - 1)
+        self._lines = (self._folder / "metrics.jsonl").open("a", encoding="utf-8")
 
     def validation(self, version: int, metrics: Mapping[str, float]) -> None:
         """One line in `validation.jsonl` for a validated version."""
@@ -72,6 +82,29 @@ class MetricsLog:
                     project=project, name=self._run_id, id=self._run_id, resume="allow", dir=str(self._folder)
                 )
             self._wandb.log(dict(metrics), step=step)
+
+
+def line_of(step: int, metrics: Mapping[str, float]) -> str:
+    """A step's line in `metrics.jsonl`."""
+    return json.dumps({"step": step, **metrics}) + "\n"
+
+
+def _set_aside(path: Path, key: str, first: int) -> None:
+    """Move the lines whose `key` is `first` or more to a file of their own."""
+    if not path.exists():
+        return
+    kept: list[str] = []
+    lost: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        torn = not line.endswith("\n")
+        (lost if torn or json.loads(line)[key] >= first else kept).append(line)
+    if not lost:
+        return
+    aside = next(p for n in count(1) if not (p := path.with_name(f"{path.name}.lost.{n}")).exists())
+    aside.write_text("".join(lost), encoding="utf-8")
+    part = path.with_name(f"{path.name}.part")
+    part.write_text("".join(kept), encoding="utf-8")
+    part.rename(path)
 
 
 def _last_step(path: Path) -> int:

@@ -33,9 +33,20 @@ class Ranks:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
 
     def rank0_tell(self, command: str, **arguments: Any) -> None:
-        """Rank 0: the next command of all ranks."""
-        if self._group is not None:
+        """Rank 0: the next command of all ranks.
+
+        Raises:
+            DeadlineExceeded: one of them took nothing for `rank_timeout_s`, or has died.
+        """
+        if self._group is None:
+            return
+        try:
             self._broadcast(json.dumps({"do": command, **arguments}).encode())
+        except RuntimeError as error:
+            raise DeadlineExceeded(
+                f"a rank could not be told to {command}: it took nothing for {self._timeout_s:g} s (learner.rank_timeout_s), "
+                f"or died: {error}"
+            ) from error
 
     def hear(self) -> Command:
         """Ranks 1..: the next command.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from learner.config import (
     LEARNER_SECTIONS,
@@ -53,6 +57,8 @@ class LearnerRun:
     producer_count: int
     agreed: dict[str, Any]
     config_digest: str
+    raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """The file as it was read, overrides applied. Secrets in it are references."""
 
     @property
     def id(self) -> str:
@@ -63,6 +69,20 @@ class LearnerRun:
     def folder(self) -> Path:
         """`runs/<run id>`."""
         return Path(self.run.dir) / self.id
+
+    @property
+    def digested(self) -> dict[str, Any]:
+        """What `config_digest` is made of: everything that a step's result depends on, flat."""
+        return _digested({"loss_fn": self.loss_fn, "learner": self.learner, "run": self.run, "grpo": self.grpo}, self.agreed)
+
+    def keep_config(self) -> None:
+        """Write `config.<digest>.yaml` into the run's folder, once: what the digest in seals and manifests stands for."""
+        kept = kept_config(self.folder, self.config_digest)
+        if kept.exists():
+            return
+        part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
+        part.write_text(yaml.safe_dump(dict(self.raw), sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+        part.rename(kept)
 
 
 def load(path: str, overrides: list[str] | None = None) -> LearnerRun:
@@ -85,13 +105,23 @@ def load(path: str, overrides: list[str] | None = None) -> LearnerRun:
         producer_count=int(producer.get("count", 1)) if isinstance(producer, dict) else 1,
         agreed=agreed,
         config_digest=config_digest(parsed, agreed),
+        raw=raw,
     )
+
+
+def kept_config(folder: Path, digest: str) -> Path:
+    """Where a run keeps the config of that digest."""
+    return folder / f"config.{digest}.yaml"
 
 
 def config_digest(parsed: dict[str, Any], agreed: dict[str, Any]) -> str:
     """Digest of everything in the configuration that a step's result depends on."""
+    return config_file.digest(_digested(parsed, agreed))
+
+
+def _digested(parsed: dict[str, Any], agreed: dict[str, Any]) -> dict[str, Any]:
     training = config_file.flatten({name: parsed[name].model_dump(mode="json") for name in _TRAINING_SECTIONS})
     training = {key: value for key, value in training.items() if key not in _UNTRAINED_KEYS}
     schedule = parsed["learner"].optimizer
     length = None if schedule.lr_decay_style == "constant" or schedule.lr_decay_steps else parsed["grpo"].max_num_steps
-    return config_file.digest({**agreed, **training, "run.seed": parsed["run"].seed, "decay": length})
+    return {**agreed, **training, "run.seed": parsed["run"].seed, "decay": length}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from datetime import timedelta
@@ -10,32 +11,62 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from learner.checkpoint import Manifest, determinism
 from learner.dispatcher.client import DispatcherClient
+from learner.fork import check_forked
 from learner.loop import Loop
 from learner.model.policy import Policy
 from learner.ranks import Ranks
+from learner.resume import differences
 from learner.run import LearnerRun
 from learner.worker import Worker
+from schemas.errors import WeirError
+
+log = logging.getLogger(__name__)
 
 FIRST_COLLECTIVE_S = 600.0  # ranks on other hosts may still be loading the model
 
 
-def serve(run: LearnerRun, dispatcher: DispatcherClient | None, version: int, checkpoint: Path | None) -> int:
-    """Run this rank to its end; returns the exit code."""
+def serve(run: LearnerRun, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
+    """Run this rank to its end; returns the exit code. `checkpoint`: what to load, None for a run from its model; `resumed`: its
+    manifest, if it is the run's own.
+
+    Raises:
+        WeirError: the checkpoint cannot be loaded, or its state is not the one that was saved.
+    """
     join_ranks(run)
     ranks = Ranks(max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s))
     policy = make_policy(run)
     if checkpoint is not None:
         policy.load(checkpoint)
+        if resumed is not None:
+            check_state(checkpoint, resumed, run, policy.state_digest())
+        else:
+            check_forked(checkpoint, run.learner, determinism(run.learner), policy.state_digest())
     ranks.barrier()
     ranks = Ranks(run.learner.rank_timeout_s)
     worker = Worker(run, policy, ranks)
     if dispatcher is not None:
-        return Loop(run, worker, ranks, dispatcher, version).run()
+        return Loop(run, worker, ranks, dispatcher, resumed.version if resumed is not None else 0).run()
     # Rank 0 hears the signals and tells what follows from them.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker.obey()
+
+
+def check_state(folder: Path, manifest: Manifest, run: LearnerRun, digest: str) -> None:
+    """Whether what was loaded is what was saved, bit for bit.
+
+    Raises:
+        WeirError: it is not.
+    """
+    if digest != manifest.state_digest:
+        raise WeirError(
+            f"the checkpoint {folder} holds state {digest[:16]}, its manifest says {manifest.state_digest[:16]}: its files were "
+            "changed; move the folder away to go on from the one before it"
+        )
+    for difference in differences(manifest.determinism, determinism(run.learner)):
+        log.warning("not as when the checkpoint was made: %s; steps may come out with other last bits", difference)
 
 
 def join_ranks(run: LearnerRun) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from learner import checkpoint
 from learner.batch import make_batch
-from learner.checkpoint import Manifest
+from learner.checkpoint import Manifest, Saving
 from learner.model.policy import Policy
 from learner.ranks import Command, Ranks
 from learner.run import LearnerRun
@@ -34,6 +34,7 @@ class Worker:
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
         self.probe = probe_tokens(policy.vocab_size, run.model.max_total_sequence_length)
+        self.saving: Saving | None = None
 
     def train(self, records: Sequence[bytes]) -> dict[str, float]:
         """One version on this rank's records. The metrics are those of the whole batch, the same on all ranks."""
@@ -47,11 +48,32 @@ class Worker:
     def state_digest(self) -> str:
         return self.policy.state_digest()
 
-    def save(self, manifest: Manifest, confirm: Callable[[], None] = lambda: None) -> Path:
-        root = self.run.folder / "checkpoints"
+    def begin_save(self, version: int, incarnation: int) -> None:
+        """Start a checkpoint: the state is copied (`checkpointing.async_save`), or written.
+
+        Raises:
+            SaveFailed
+        """
+        root, background = self.run.folder / "checkpoints", self.run.checkpointing.async_save
         reach("learner.checkpoint")
-        rank, barrier = self.ranks.rank, self.ranks.barrier
-        return checkpoint.save(root, manifest, self.policy.save, rank=rank, barrier=barrier, confirm=confirm)
+        self.saving = checkpoint.begin(
+            root,
+            version,
+            incarnation,
+            lambda folder: self.policy.begin_save(folder, background=background),
+            rank=self.ranks.rank,
+            barrier=self.ranks.barrier,
+        )
+
+    def finish_save(self, manifest: Manifest | None, confirm: Callable[[], None] = lambda: None) -> Path:
+        """Complete the checkpoint that was begun, once all ranks have written their files. Rank 0 has its manifest.
+
+        Raises:
+            SaveFailed: on all ranks.
+        """
+        assert self.saving is not None
+        saving, self.saving = self.saving, None
+        return saving.finish(manifest, confirm)
 
     def export(self, version: int) -> Path:
         folder = self.run.folder / "hf" / f"step_{version:08d}"
@@ -77,7 +99,9 @@ class Worker:
             case "digest":
                 self.state_digest()
             case "checkpoint":
-                self.save(Manifest.model_validate_json(command["manifest"]))
+                self.begin_save(command["version"], command["incarnation"])
+            case "checkpoint_end":
+                self.finish_save(None)
             case "export":
                 self.export(command["version"])
             case other:

@@ -60,11 +60,14 @@ def start(run: ProducerRun, name: str) -> int:
     async def serve() -> int:
         try:
             while True:
+                shell = Shell(run, new_producer(name), bootstrap, equipment)
                 try:
-                    return await Shell(run, new_producer(name), bootstrap, equipment).serve()
+                    return await shell.serve()
                 except OffsetGone as gone:
                     log.warning("%s; joining anew", gone)
                     await equipment.engine.resume()  # a round may have left it paused
+                    if shell.signalled:
+                        return 0
         finally:
             await equipment.close()
 

@@ -96,6 +96,7 @@ class ProducerCore:
         self.sealed_through = -1
         self.member_of = -1
         """The incarnation that last named this producer as a member."""
+        self.was_member = False
         self.freeze = Freeze.NONE
         self.engine = EngineState.MOVING
         self.round: Round | None = None
@@ -142,10 +143,11 @@ class ProducerCore:
         return self.out
 
     def _on_claim(self, claim: Claim, offset: int) -> None:
-        if offset <= self.incarnation:
+        if offset <= self.incarnation or self.uuid not in (None, claim.uuid):
             return
         self.incarnation = offset
         self.uuid = claim.uuid
+        self.sealed_through = -1  # a learner that goes on without lost data takes seals back; its state says which hold
         self._thaw()
         if self.reported:
             self.out.append(ev.SendReport(offset))
@@ -156,7 +158,7 @@ class ProducerCore:
         self.incarnation, self.uuid = state.incarnation, state.uuid
         if self.name in state.refused:
             # One that was a member is expelled for what it did, and a new one may do better; else its input is wrong.
-            code, word = (1, "expelled") if self.member_of >= 0 else (2, "refused")
+            code, word = (1, "expelled") if self.was_member else (2, "refused")
             self._exit(code, f"{word} by the learner:\n  " + "\n  ".join(state.refused[self.name]))
             return
         if state.stop is not None:
@@ -181,6 +183,7 @@ class ProducerCore:
         member = state.members.get(self.name)
         if member is not None:
             self.member_of = state.incarnation
+            self.was_member = True
             self.dismissed = member.dismissed
             if self.partition is None:
                 self.partition = member.requests_partition

@@ -69,6 +69,8 @@ class Shell:
         self.reader: LogReader | None = None
         self.heartbeat: HeartbeatThread | None = None
         self.watchdog = Watchdog(STANDSTILL_S)
+        self.signalled = False
+        """Somebody wants the process to end."""
 
     async def serve(self) -> int:
         """Join, work until the run ends or this process is told to leave; returns the exit code.
@@ -218,6 +220,7 @@ class Shell:
 
     def _on_signal(self, signum: int) -> None:
         log.info("leaving: %s", signal.Signals(signum).name)
+        self.signalled = True
         self._post(ev.Leave(signal.Signals(signum).name, 0))
 
     # --- commands -----------------------------------------------------------------------------------------------------------

@@ -71,6 +71,10 @@ class OffsetGone(BrokerError):
     """The next record to read is not in its log any more: it was retired, or the log is another one."""
 
 
+class LostData(BrokerError):
+    """A run cannot go on as it was: its broker no longer has what must be trained again. Nothing was changed."""
+
+
 class DeadlineExceeded(WeirError):
     """A wait ended by its deadline. The message says what it waited for, how long, and what can end the wait."""
 

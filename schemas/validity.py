@@ -99,8 +99,8 @@ def _plainly_valid(group: TrajectoryGroup, oldest: int, newest: int, rules: Rule
     return bool(
         masks.min() == masks.max() == 1
         and np.concatenate([t.tokens for t in group.trajectories]).max() < rules.vocab_size
-        and logprobs.max() <= LOGPROB_ROUNDING
-        and logprobs.min() > -np.inf
+        and float(logprobs.max()) <= LOGPROB_ROUNDING
+        and float(logprobs.min()) > -math.inf
     )
 
 

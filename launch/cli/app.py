@@ -22,6 +22,7 @@ from broker_config.reader import Record
 from launch.cli import broker_commands, operator_commands, replay_commands
 from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import Chosen, RunOption, bounds_of, choose, connected, no_topics, note, resolve, run_topics, watched
+from launch.disk import explain
 from launch.model_facts import looks_like_hub_name
 from schemas.config import KafkaConfig
 from schemas.errors import ConfigError, Problem, WeirError
@@ -140,7 +141,7 @@ def status(
     """
     from launch.cli import run_status
 
-    with watched(run, timeout_s) as found:
+    with watched(run, timeout_s, " (--timeout-s)") as found:
         if as_json_:
             run_status.print_json(found.watch, follow=follow)
         else:
@@ -220,3 +221,6 @@ def main() -> int:
         # `weir show ... | head`: whoever read has had enough.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        note(f"error: {explain(error)}")
+        return 1

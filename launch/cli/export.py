@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from launch.disk import told
 from launch.folders import RunFolder
 from schemas.errors import ConfigError, Problem, WeirError
 
@@ -13,7 +14,7 @@ def copy_export(folder: RunFolder, step: int, out: Path) -> Path:
     """Copy `hf/step_<step>/` to `out`, which appears whole or not at all; returns what was copied.
 
     Raises:
-        ConfigError: `out` exists. WeirError: the version was not exported; says what there is.
+        ConfigError: `out` exists. WeirError: the version was not exported, with what there is; `out` cannot be written.
     """
     if out.exists():
         raise ConfigError([Problem("OUT", str(out), "exists", "give a folder that does not exist yet")])
@@ -21,10 +22,14 @@ def copy_export(folder: RunFolder, step: int, out: Path) -> Path:
     if source not in folder.exports:
         raise WeirError(_missing(folder, step, source))
     unfinished = out.with_name(f".{out.name}.unfinished")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(source, unfinished)
-    unfinished.rename(out)
+    with told(f"{out} was not written"):
+        try:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            out.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copytree(source, unfinished)
+            unfinished.rename(out)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
     return source
 
 

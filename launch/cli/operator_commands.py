@@ -6,7 +6,6 @@ import getpass
 import os
 import socket
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,11 +13,11 @@ import typer
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from broker_config.writer import LogWriter
-from launch.cli.session import Chosen, RunOption, Watched, note, watched
+from launch.cli.session import RunOption, Watched, note, watched
 from launch.cli.wishes import Done, DrainWish, Errand, Known, StopWish, Wish, Write
-from launch.summary import shown
+from launch.summary import name_of
 from launch.view import Snapshot
-from schemas.config import DispatchConfig, KafkaConfig
+from schemas.config import KafkaConfig
 from schemas.status import Operator
 
 READ_S = 20.0
@@ -65,8 +64,10 @@ def _carry_out(wish: Wish, found: Watched, wait: bool, timeout_s: float) -> None
         ConfigError: the wish cannot be one of this run.
         WeirError: no learner obeys, or not in time.
     """
-    resume = _name(found.chosen)
-    errand = Errand(wish, resume, _silence(found), time.monotonic())
+    folder, dispatch = found.chosen.folder, found.chosen.dispatch
+    resume = name_of(folder) if folder is not None else found.chosen.run_id
+    silence_s = max(SILENCE_S, SILENCE_BEATS * dispatch.beat_s)
+    errand = Errand(wish, resume, silence_s, dispatch.lease_beats, time.monotonic())
     deadline, told = Deadline(timeout_s), time.monotonic()
     while True:
         snapshot = found.watch.snapshot()
@@ -88,7 +89,7 @@ def _carry_out(wish: Wish, found: Watched, wait: bool, timeout_s: float) -> None
                 pass
         if errand.written and not wait:
             return
-        deadline.check(f"{wish.progress(snapshot)}; it was asked and may still follow (--timeout-s)")
+        deadline.check(f"{errand.pending(snapshot)} (--timeout-s)")
         if now - told >= PROGRESS_S:
             told = now
             note(f"waiting for {wish.progress(snapshot)}")
@@ -98,19 +99,6 @@ def _carry_out(wish: Wish, found: Watched, wait: bool, timeout_s: float) -> None
 def _others(snapshot: Snapshot, producer: str) -> bool:
     """Whether anybody else gets work."""
     return any(row.member and row.name != producer and row.state != "draining" for row in snapshot.producers)
-
-
-def _name(chosen: Chosen) -> str:
-    """What `--resume` takes for the run: its id, or its folder when that is not in `runs/`."""
-    folder = chosen.folder
-    elsewhere = folder is not None and folder.path.parent.resolve() != Path("runs").resolve()
-    return shown(folder.path) if folder is not None and elsewhere else chosen.run_id
-
-
-def _silence(found: Watched) -> float:
-    file = found.chosen.file
-    beat_s = (file.dispatch if file is not None else DispatchConfig()).beat_s
-    return max(SILENCE_S, SILENCE_BEATS * beat_s)
 
 
 def _write(wish: Wish, found: Watched, uuid: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import Annotated
 
@@ -33,14 +34,17 @@ def replay(
     """Train steps again from the log, from the nearest checkpoint on, and compare with what was recorded.
 
     One line a step. Exit code 0: all is as recorded; 1: something differs, or is not there; 2: wrong input. Nothing of the run is
-    written to.
+    written to. A checkpoint holds pickled Python objects: give no dump of people whom you do not trust.
     """
     from launch.broker import use_broker
     from launch.replay import replay as carry_out
+    from learner.replay.dump import read_index
     from learner.replay.plan import Asked, make_job
 
     if run is not None and from_ is not None:
         raise ConfigError([Problem("--from", str(from_), "a dump holds its run", "give --run or --from")])
+    if from_ is not None:
+        read_index(from_)  # a run's own folder would do without its broker
     folder = from_ if from_ is not None else _folder(choose(run))
     asked = Asked(folder, step, to, group, sets or [])
     job = make_job(asked)  # wrong input is told before anything is started
@@ -61,7 +65,7 @@ def dump(
 ) -> None:
     """Write steps of a run to one folder: topics, checkpoint, config, model. weir replay --from reads it without a broker."""
     from launch.broker import use_broker
-    from launch.dump import make_dump
+    from launch.dump import make_dump, plan_dump
 
     match = _STEPS.fullmatch(steps)
     wanted = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
@@ -70,8 +74,9 @@ def dump(
     chosen = choose(run)
     _folder(chosen)
     assert chosen.folder is not None and chosen.file is not None
-    with use_broker(chosen.file.kafka, note) as broker:
-        index = make_dump(chosen.folder, chosen.file, broker.bootstrap, wanted, out)
+    dumping = plan_dump(chosen.folder, chosen.file, wanted, out)
+    with use_broker(chosen.file.kafka, note) as broker, closing(dumping.open_log(broker.bootstrap)) as log:
+        index = make_dump(dumping, log)
     size = sum(found.bytes for found in index.files.values()) / (1 << 20)
     records = sum(topic.records for topic in index.topics.values())
     typer.echo(
@@ -84,14 +89,17 @@ def load(
     overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value...", help="Overrides.", show_default=False)] = None,
     run: Annotated[str | None, typer.Option("--run", help="Id of the run that it becomes; its own by default.")] = None,
 ) -> None:
-    """Put a dump back: its topics on the broker, its folder under runs/. The run can be shown, replayed and forked from."""
+    """Put a dump back: its topics on the broker, its folder under runs/. The run can be shown, replayed and forked from.
+
+    A checkpoint holds pickled Python objects: load no dump of people whom you do not trust.
+    """
     from launch.broker import use_broker
+    from launch.load import BrokerTarget, plan_load
     from launch.load import load as carry_out
-    from launch.load import plan_load
 
     loading = plan_load(folder, run, overrides or [])
     with use_broker(loading.file.kafka, note) as broker:
-        carry_out(loading, broker.bootstrap)
+        carry_out(loading, BrokerTarget(loading.file.kafka, broker.bootstrap, str(loading.file.run.id)))
     typer.echo(f"{loading.file.run_dir}: steps {loading.index.checkpoint} to {loading.index.last}")
 
 

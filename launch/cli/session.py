@@ -20,7 +20,7 @@ from launch.broker import use_broker
 from launch.config import RunFile
 from launch.folders import RunFolder, find
 from launch.watch import Watch
-from schemas.config import KafkaConfig
+from schemas.config import DispatchConfig, KafkaConfig
 from schemas.errors import ConfigError, DeadlineExceeded, Problem
 
 RunOption = Annotated[str | None, typer.Option("--run", help="Run id or folder; the latest by default.", show_default=False)]
@@ -38,6 +38,10 @@ class Chosen:
     @property
     def kafka(self) -> KafkaConfig:
         return self.file.kafka if self.file is not None else KafkaConfig()
+
+    @property
+    def dispatch(self) -> DispatchConfig:
+        return self.file.dispatch if self.file is not None else DispatchConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +78,8 @@ def connected(kafka: KafkaConfig, timeout_s: float = 20.0) -> Iterator[tuple[str
 
 
 @contextmanager
-def watched(run: str | None, timeout_s: float) -> Iterator[Watched]:
-    """A run's topics, read to where they end and followed from there.
+def watched(run: str | None, timeout_s: float, hint: str = "") -> Iterator[Watched]:
+    """A run's topics, read to where they end and followed from there. `hint`: what gives reading more time.
 
     Raises:
         ConfigError: there is no such run, here or at its broker.
@@ -90,7 +94,7 @@ def watched(run: str | None, timeout_s: float) -> Iterator[Watched]:
         watch.start()
         try:
             if not watch.caught_up.wait(timeout_s):
-                raise DeadlineExceeded(f"waited {timeout_s:g} s for the run's topics to be read; is the broker up? (--timeout-s)")
+                raise DeadlineExceeded(f"waited {timeout_s:g} s for the run's topics to be read; is the broker up?{hint}")
             yield Watched(chosen, bootstrap, watch)
         finally:
             watch.close()

@@ -1,6 +1,6 @@
 """The dispatcher process of a learner. Started by rank 0 with one end of a socket; it ends with rank 0, and rank 0 with it.
 
-python -m learner.dispatcher --config RUN.yaml --link FD [--version V --uuid UUID]
+python -m learner.dispatcher --config RUN.yaml --link FD [--checkpoint FOLDER [--accept-loss]]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 
 from broker_config import locate, logs
 from broker_config.clients import make_admin
@@ -22,9 +23,10 @@ from learner.dispatcher.claim import Claimed, claim
 from learner.dispatcher.core import Dispatcher
 from learner.dispatcher.link import Link, SignsOfLife
 from learner.dispatcher.plan import Plan
+from learner.dispatcher.resumption import recorded_now, review, settle
 from learner.dispatcher.shell import Shell
 from learner.run import LearnerRun
-from schemas.errors import ConfigError, WeirError
+from schemas.errors import ConfigError, LostData, WeirError
 from schemas.model_files import model_digest, model_folder, tokenizer_digest
 from schemas.weights import make_plan, tensor_index
 
@@ -35,8 +37,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m learner.dispatcher", description=__doc__)
     parser.add_argument("--config", required=True)
     parser.add_argument("--link", type=int, required=True, help="file descriptor of the socket to rank 0")
-    parser.add_argument("--version", type=int, default=0, help="version that the learner holds")
-    parser.add_argument("--uuid", default=None, help="uuid of the run that is gone on with")
+    parser.add_argument("--checkpoint", type=Path, default=None, help="folder of the checkpoint that the run goes on from")
+    parser.add_argument("--accept-loss", action="store_true", help="go on though data of the run is lost")
     parser.add_argument("overrides", nargs="*")
     args = parser.parse_args()
     die_with_parent()
@@ -49,10 +51,14 @@ def main() -> int:
     link = Link(socket.socket(fileno=args.link))
     signs = SignsOfLife(link)
     try:
-        serve(run, link, signs, args.version, args.uuid)
+        serve(run, link, signs, args.checkpoint, accept_loss=args.accept_loss)
     except ConfigError as error:
         link.send({"error": str(error), "code": 2})
         return 2
+    except LostData as error:
+        log.error("%s", error)
+        link.send({"error": str(error), "code": 1})
+        return 1
     except WeirError as error:
         log.error("%s", error)
         print(f"dispatcher: {error}", file=sys.stderr)  # noqa: T201 - the supervisor shows the learner's standard error
@@ -60,8 +66,13 @@ def main() -> int:
     return 0
 
 
-def serve(run: LearnerRun, link: Link, signs: SignsOfLife, version: int, uuid: str | None) -> None:
-    """Claim the run, tell rank 0, and dispatch until the run is over."""
+def serve(run: LearnerRun, link: Link, signs: SignsOfLife, checkpoint: Path | None, *, accept_loss: bool) -> None:
+    """Claim the run, tell rank 0, and dispatch until the run is over. `checkpoint`: what rank 0 goes on from.
+
+    Raises:
+        LostData: before anything was changed.
+        WeirError
+    """
     bootstrap = locate.bootstrap_servers(run.kafka, Deadline(run.kafka.timeout_s), start_local=False)
     failures: list[BaseException] = []
     shell: Shell | None = None
@@ -73,10 +84,20 @@ def serve(run: LearnerRun, link: Link, signs: SignsOfLife, version: int, uuid: s
 
     writer = LogWriter(run.kafka, bootstrap, f"{run.id}.dispatcher", failed)
     client = make_admin(run.kafka, bootstrap, f"{run.id}.claim")
-    claimed, control = claim(run.kafka, bootstrap, client, writer, run.id, run.config_digest, uuid)
+    found = review(run, bootstrap, client, checkpoint, accept_loss=accept_loss) if checkpoint is not None else None
+    uuid, reader = (found.manifest.run, found.control) if found is not None else (None, None)
+    claimed, control = claim(run.kafka, bootstrap, client, writer, run.id, run.config_digest, uuid, reader)
+    run.keep_config()
+    if found is not None:
+        claimed = settle(found, run, client, claimed)
     shell = Shell(run, link, signs, bootstrap, (claimed, control), writer)
+    lost_from = found.lost_from if found is not None else None
+    recorded = recorded_now(run, bootstrap, client, found.manifest, claimed.state) if found is not None else {}
+    shell.recorded = {step: outcome for step, outcome in recorded.items() if lost_from is None or step < lost_from}
     signs.busy.clear()
-    link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation})
+    losses = [loss.text for loss in found.losses] if found is not None else []
+    link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation, "lost_from": lost_from, "losses": losses})
+    version = found.manifest.version if found is not None else 0
     shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))
     # Only a run that ended well waits for its last records; after a failure the broker may be gone, and the process just ends.
     shell.close()

@@ -45,7 +45,7 @@ def state_of(d: Dispatcher) -> State:
         window=dict(sorted(d.window.items())),
         validations={version: validation_topic} if version is not None and validation_topic else {},
         dataset=d.dataset,
-        members=d.roster.members(),
+        members=d.roster.members(d.round.members if d.round else ()),
         refused=dict(d.roster.refused),
         round=d.round.record() if d.round else None,
         stop=d.stop,

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from schemas.errors import BrokerError
+from schemas.errors import LostData
 from schemas.seal import Seal
+
+WAY_OUT = "restore the topic, or go on without its data by --resume --accept-loss"
 
 
 class Bodies:
@@ -26,7 +28,7 @@ class Bodies:
         """The sealed records in slot order.
 
         Raises:
-            BrokerError: a record that the seal names was not read, or its bytes are others.
+            LostData: a record that the seal names was not read, or its bytes are others.
         """
         have: Mapping[tuple[int, int], bytes] = self._of_topic.get(topic, {})
         records = []
@@ -34,8 +36,8 @@ class Bodies:
             value = have.get((entry.partition, entry.offset))
             where = f"{topic}[{entry.partition}] offset {entry.offset}, slot {slot}"
             if value is None:
-                raise BrokerError(f"the seal of version {seal.version} names {where}, which holds no valid record")
+                raise LostData(f"the seal of version {seal.version} names {where}, which holds no valid record; {WAY_OUT}")
             if hashlib.sha256(value).hexdigest() != entry.sha256:
-                raise BrokerError(f"the record at {where} is not the sealed one: sha256 differs from {entry.sha256}")
+                raise LostData(f"the record at {where} is not the sealed one: sha256 differs from {entry.sha256}; {WAY_OUT}")
             records.append(value)
         return records

@@ -1,7 +1,8 @@
 """Taking a run over: topics made or found, a claim appended to `control`, what earlier incarnations left behind.
 
 Invariants: the incarnation is the claim's offset, so the highest claim wins by the log's own order; making `<run>.control` is the
-lock of a new run; a record of an incarnation below an earlier claim's offset does not exist.
+lock of a new run, and of two that make it at once the first claim names the run; a record of another run, or of an incarnation
+below an earlier claim's offset, does not exist.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import logging
 import os
 import socket
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -32,6 +34,7 @@ log = logging.getLogger(__name__)
 
 ASK_S = 10.0  # one question to the broker; asked again while an outage lasts
 RETRY_S = 1.0
+MAKER_S = 5.0  # an empty control topic is left so long to who made it, and will claim the run in a moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Claimed:
     incarnation: int
     state: State | None
     status_offset: int
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """Ids of the topics that the run has once."""
 
 
 class ControlLog:
@@ -95,6 +100,9 @@ class ControlLog:
             log.warning("control offset=%d ignored: %s", offset, refused)
             return
         self.uuid = self.uuid or record.uuid
+        if record.uuid != self.uuid:
+            log.warning("control offset=%d ignored: it is of run %s, this is %s", offset, record.uuid, self.uuid)
+            return
         if isinstance(record, Claim):
             self.claim_offset, self.claim = offset, record
         elif record.incarnation >= self.claim_offset:
@@ -122,9 +130,17 @@ class ControlLog:
 
 
 def claim(
-    kafka: KafkaConfig, bootstrap: str, client: AdminClient, writer: LogWriter, run_id: str, config_digest: str, uuid: str | None
+    kafka: KafkaConfig,
+    bootstrap: str,
+    client: AdminClient,
+    writer: LogWriter,
+    run_id: str,
+    config_digest: str,
+    uuid: str | None,
+    reader: ControlLog | None = None,
 ) -> tuple[Claimed, ControlLog]:
-    """Make or find the run's topics and append a claim. `uuid` is None for a new run, the manifest's for one that goes on.
+    """Make or find the run's topics and append a claim. `uuid` is None for a new run, the manifest's for one that goes on;
+    `reader`: of its control topic, if it is open already.
 
     Raises:
         ConfigError: the run id belongs to another run.
@@ -133,25 +149,47 @@ def claim(
     topics = Topics(run_id)
     specs = specs_for_run(run_id, kafka)
     deadline = Deadline(kafka.timeout_s)
+    made = True
     try:
         admin.create_topics(client, [specs["control"]], deadline)
     except TopicExists:
+        made = False
         log.info("control exists; run=%s", run_id)
-    start = admin.log_bounds(client, [(topics.control, 0)], deadline)[topics.control, 0].start
-    reader = ControlLog(kafka, bootstrap, topics, start)
+    if reader is None:
+        start = admin.log_bounds(client, [(topics.control, 0)], deadline)[topics.control, 0].start
+        reader = ControlLog(kafka, bootstrap, topics, start)
     reader.read_to_end()
-    if reader.uuid is not None and reader.uuid != uuid:
-        reader.close()
-        why = "this run id belongs to another run" if uuid else "this run id is in use already"
-        fix = "give another run.id, or go on with the run by --resume"
-        raise ConfigError([Problem("run.id", run_id, f"{why} (uuid {reader.uuid})", fix)])
+    if not made and uuid is None:
+        _leave_to_maker(reader)
     own = uuid or new_uuid()
+    _check_uuid(reader, run_id, own, new=uuid is None)
     others = [specs["status"], specs["requests"], specs["quarantine"], specs["metrics"]]
-    admin.create_topics(client, others, deadline, adopt_existing=True)
+    ids = admin.create_topics(client, [specs["control"], *others], deadline, adopt_existing=True)
     status_offset = admin.log_bounds(client, [(topics.status, 0)], deadline)[topics.status, 0].end
-    before = reader.state
     record = Claim(uuid=own, host=socket.gethostname(), pid=os.getpid(), config_digest=config_digest)
     incarnation = writer.write(topics.control, record.to_bytes(), key="claim").result(kafka.timeout_s)
     reader.fence(incarnation)
+    _check_uuid(reader, run_id, own, new=uuid is None)
     log.info("claimed run=%s uuid=%s incarnation=%d", run_id, own, incarnation)
-    return Claimed(own, incarnation, before, status_offset), reader
+    # What an earlier learner wrote up to the claim holds, what it writes after it does not.
+    return Claimed(own, incarnation, reader.state, status_offset, ids), reader
+
+
+def _leave_to_maker(reader: ControlLog) -> None:
+    deadline = Deadline(MAKER_S)
+    while reader.uuid is None and not deadline.expired:
+        time.sleep(min(0.1, deadline.remaining()))
+        reader.read_to_end()
+
+
+def _check_uuid(reader: ControlLog, run_id: str, own: str, *, new: bool) -> None:
+    """
+    Raises:
+        ConfigError: the first record of control names another run.
+    """
+    if reader.uuid is None or reader.uuid == own:
+        return
+    reader.close()
+    why = "this run id is in use already" if new else "this run id belongs to another run"
+    fix = "give another run.id, or go on with the run by --resume"
+    raise ConfigError([Problem("run.id", run_id, f"{why} (uuid {reader.uuid})", fix)])

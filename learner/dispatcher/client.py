@@ -7,15 +7,21 @@ ranks that it lives.
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from learner.dispatcher.link import Link, LinkClosed, LinkSilent, Message
-from schemas.errors import ConfigError, Problem, WeirError
+from schemas.errors import ConfigError, LostData, Problem, WeirError
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,8 @@ class Batch:
     catch_up: bool
     offsets: Mapping[int, int]
     counters: Mapping[str, float]
+    recorded_state: str | None = None
+    """Digest of the state after this version when it was trained before, if it was and that was recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +78,21 @@ class News:
 class DispatcherClient:
     """Owns the process and the link."""
 
-    def __init__(self, config: str, overrides: Sequence[str], version: int, uuid: str | None, silence_s: float) -> None:
-        """silence_s: a dispatcher that gives no sign of life for so long counts as gone."""
+    def __init__(
+        self,
+        config: str,
+        overrides: Sequence[str],
+        silence_s: float,
+        checkpoint: Path | None = None,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
+        """silence_s: a dispatcher without a sign of life for so long counts as gone; checkpoint: what the run goes on from."""
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "learner.dispatcher", "--config", config, "--link", str(theirs.fileno())]
-        command += ["--version", str(version)] + (["--uuid", uuid] if uuid else []) + list(overrides)
+        command += ["--checkpoint", str(checkpoint)] if checkpoint is not None else []
+        command += ["--accept-loss"] if accept_loss else []
+        command += overrides
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
         theirs.close()
         self.link = Link(ours, silence_s)
@@ -83,17 +101,26 @@ class DispatcherClient:
         self.news = News()
         self.uuid = ""
         self.incarnation = -1
+        self.lost_from: int | None = None
+        """Versions from here on were lost, and are trained anew with other data."""
 
     def await_claim(self) -> None:
-        """Wait until the run is claimed; the dispatcher's own deadlines bound it.
+        """Wait until the run is claimed, if it is not yet; the dispatcher's own deadlines bound it.
 
         Raises:
             ConfigError: the run id is another run's, or other wrong input; LinkClosed: the dispatcher ended.
+            LostData: the run's broker no longer has what going on needs.
         """
+        if self.uuid:
+            return
         hello = self._guard(lambda: self.link.answer(self.alive))
         if "error" in hello:
+            if hello["code"] == 1:
+                raise LostData(hello["error"])
             raise ConfigError([Problem("dispatcher", None, hello["error"], "see above")])
-        self.uuid, self.incarnation = hello["uuid"], hello["incarnation"]
+        self.uuid, self.incarnation, self.lost_from = hello["uuid"], hello["incarnation"], hello["lost_from"]
+        for loss in hello["losses"]:
+            log.warning("accepted loss: %s", loss)
 
     def ready(self, version: int, plan_digest: str, weights_digest: str) -> None:
         self._ask("ready", version=version, plan_digest=plan_digest, weights_digest=weights_digest)
@@ -144,8 +171,13 @@ class DispatcherClient:
             metrics=dict(metrics),
         )
 
+    def ask_manifest_facts(self) -> None:
+        """Ask for what `manifest_facts` returns. No other question may come in between."""
+        self._guard(lambda: self.link.send({"op": "manifest"}))
+
     def manifest_facts(self) -> Message:
-        return self._ask("manifest")
+        """Who this learner is, ids of topics, and where one that goes on from here reads on."""
+        return self._guard(lambda: self.link.answer(self.alive))
 
     def saved(self, oldest: int, offsets: Mapping[str, int], requests: Mapping[int, int]) -> None:
         """The oldest checkpoint that is kept is of version `oldest` and needs nothing before these offsets."""
@@ -156,10 +188,11 @@ class DispatcherClient:
 
         Called while the other ranks wait in the middle of a command, so that nothing may be told to them meanwhile.
         """
-        self._guard(lambda: self.link.ask("manifest"))
+        self._guard(lambda: self.link.ask("fence"))
 
-    def stop(self, reason: str) -> None:
-        self._ask("stop", reason=reason)
+    def stop(self, reason: str, *, ordered: bool = True) -> None:
+        """End the run, resumable. `ordered`: somebody asked for it; else it is a failure."""
+        self._ask("stop", reason=reason, ordered=ordered)
 
     def finished(self) -> None:
         self._ask("finished")
@@ -176,9 +209,9 @@ class DispatcherClient:
     def _ask(self, op: str, **payload: Any) -> Message:
         return self._guard(lambda: self.link.ask(op, self.alive, **payload))
 
-    def _guard(self, call: Any) -> Message:
+    def _guard(self, call: Callable[[], T]) -> T:
         try:
-            answer: Message = call()
+            answer = call()
         except LinkClosed as closed:
             code = self.process.poll()
             raise LinkClosed(f"the dispatcher process ended (exit code {code}); see logs/dispatcher.log") from closed

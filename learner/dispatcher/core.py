@@ -82,8 +82,8 @@ class Dispatcher(Issuing):
             case ev.Trained():
                 self._on_trained(event.version, event.waited)
                 self._compare(self.v, event.weights_digest)
-            case ev.StopAsked(reason):
-                self._stop(reason, resumable=True, ordered=True)
+            case ev.StopAsked(reason, ordered):
+                self._stop(reason, resumable=True, ordered=ordered)
             case ev.Finished():
                 self.stop = Stop(reason="all steps trained", v=self.v, resumable=False, finished=True)
             case _:
@@ -127,6 +127,7 @@ class Dispatcher(Issuing):
                 self.awaited.discard(record.producer)
                 for item in record.unfinished:
                     self._release(item.kind, item.key, record.producer, FailureKind.LOST, "handed back")
+                self.roster.draining.discard(record.producer)
                 self._remove(record.producer, f"left: {record.reason}")
             case Operator():
                 self._on_operator(record)
@@ -344,6 +345,9 @@ class Dispatcher(Issuing):
     def tell_again(self) -> None:
         """Somebody wrote over what was published last."""
         self._told = ()
+
+    def moving_weights(self) -> bool:
+        return self.round is not None
 
     def beat_record(self, number: int) -> Beat:
         """The next beat, with where everything stands, for people."""

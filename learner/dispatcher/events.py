@@ -124,9 +124,10 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class StopAsked:
-    """Rank 0 was asked to end: an interrupt."""
+    """Rank 0 ends: it was asked to (an interrupt), or, not `ordered`, it cannot go on."""
 
     reason: str
+    ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)

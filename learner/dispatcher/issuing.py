@@ -39,7 +39,7 @@ class Issuing:
         self.F = inherited.F if inherited else None
         self.dataset: DatasetFacts | None = inherited.dataset if inherited else None
         self.last: int | None = None
-        self.sealed_through = version - 1
+        self.sealed_through = max(version - 1, inherited.sealed_through if inherited else -1)
         self.window: dict[int, str] = {}
         self.topics: dict[tuple[Kind, int], str] = {}
         self.topics_asked: set[tuple[Kind, int]] = set()
@@ -48,6 +48,8 @@ class Issuing:
         limits = Limits(plan.dispatch.max_attempts, plan.dispatch.max_draws, plan.dispatch.max_lost)
         self.table = SlotTable(plan.grpo.num_prompts_per_step, limits)
         self.roster = Roster(plan.request_partitions)
+        if inherited is not None:
+            self.roster.draining |= {name for name, member in inherited.members.items() if member.draining}
         self.validation = Validation(plan)
         self.lead = min(1, plan.grpo.max_trajectory_age_steps)
         self.calm = 0
@@ -107,8 +109,8 @@ class Issuing:
             key = Attempt.parse(event.key)
             self._release(event.kind, key, event.producer, FailureKind.ROLLOUT, f"record refused: {event.reason}")
         sender = self.roster.producers.get(event.producer or "")
-        if sender is None:
-            return
+        if sender is None or not self.settled:
+            return  # read again by a new learner: it says nothing of what the producer does now
         sender.refusals += 1
         if sender.refusals >= MAX_REFUSALS:
             why = f"{sender.refusals} of its records in a row were refused, the last: {event.reason}"
@@ -125,8 +127,11 @@ class Issuing:
         if producer is None:
             return
         self._note(f"producer {name} {why}", "warning" if "left" not in why else "info")
-        for _ in self.table.lose(name):
+        lost = self.table.lose(name)
+        for _ in range(lost.requests):
             self.counters.bump("failures", FailureKind.LOST.value)
+        for reason in lost.given_up:
+            self.draw_outcomes.add(reason)
 
     def _on_seal(self, seal: Seal, offset: int) -> None:
         if seal.version in self.seals or seal.version < self.v:
@@ -225,6 +230,10 @@ class Issuing:
             slot = slots.next_free()
         return True
 
+    def moving_weights(self) -> bool:
+        """Whether a round is open; the upper half knows."""
+        return False
+
     def _hedge(self) -> None:
         """Slots of the version that is trained next, all given out, some to producers far slower than the fleet: once more.
 
@@ -233,6 +242,8 @@ class Issuing:
         slots = self.table.get("rollout", self.v)
         share = self.plan.dispatch.hedge_below
         if slots is None or share <= 0 or self.v not in self.window or not slots.all_assigned or slots.complete:
+            return
+        if self.moving_weights():  # who is in a round stands still by order
             return
         slow = self.roster.slow(self.beat, share)
         lonely = [
@@ -244,7 +255,7 @@ class Issuing:
         if not lonely:
             return
         age = self.plan.grpo.max_trajectory_age_steps
-        candidates = self.roster.candidates(self.v, age, exact=False, urgent=False)
+        candidates = self.roster.candidates(self.v, age, exact=False, urgent=True)
         for slot in lonely[:HEDGES_A_BEAT]:
             producer = candidates.best(slow)
             if producer is None:

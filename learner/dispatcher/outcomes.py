@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import KafkaException, TopicPartition
@@ -25,8 +26,8 @@ from schemas.metrics import StepMetrics
 log = logging.getLogger(__name__)
 
 
-def write_metrics(writer: LogWriter, run: LearnerRun, claimed: Claimed, outcome: Mapping[str, Any]) -> None:
-    """`outcome`: rank 0's account of the step."""
+def write_metrics(writer: LogWriter, run: LearnerRun, claimed: Claimed, outcome: Mapping[str, Any]) -> Future[int]:
+    """`outcome`: rank 0's account of the step. The future is done when the broker has it."""
     step = outcome["step"]
     record = StepMetrics(
         uuid=claimed.uuid,
@@ -38,7 +39,7 @@ def write_metrics(writer: LogWriter, run: LearnerRun, claimed: Claimed, outcome:
         weights_digest=outcome["weights_digest"],
         metrics=outcome["metrics"],
     )
-    writer.post(Topics(run.id).metrics, record.to_bytes(), key=f"v{step:08d}")
+    return writer.write(Topics(run.id).metrics, record.to_bytes(), key=f"v{step:08d}")
 
 
 def commit_offsets(run: LearnerRun, bootstrap: str, step: int, offsets: Mapping[int, int]) -> None:
@@ -54,15 +55,17 @@ def commit_offsets(run: LearnerRun, bootstrap: str, step: int, offsets: Mapping[
 
 
 def manifest_facts(run: LearnerRun, claimed: Claimed, client: AdminClient, control: int, status: int) -> dict[str, Any]:
-    """Who this learner is, and where one that goes on from here reads on: next offsets of control, status and requests."""
-    requests = [(Topics(run.id).requests, partition) for partition in range(run.kafka.request_partitions)]
-    ends = admin.log_bounds(client, requests, Deadline(run.kafka.timeout_s))
+    """Who this learner is, and where one that goes on from here reads on: next offsets of control, status, requests, metrics."""
+    topics = Topics(run.id)
+    requests = [(topics.requests, partition) for partition in range(run.kafka.request_partitions)]
+    ends = admin.log_ends(client, [*requests, (topics.metrics, 0)], Deadline(run.kafka.outage_timeout_s))
     return {
         "uuid": claimed.uuid,
         "incarnation": claimed.incarnation,
         "control": control,
         "status": status,
-        "requests": {partition: found.end for (_, partition), found in ends.items()},
+        "requests": {partition: ends[topic, partition] for topic, partition in requests},
+        "metrics": ends[topics.metrics, 0],
     }
 
 

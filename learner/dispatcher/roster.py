@@ -84,6 +84,8 @@ class Roster:
         self.producers: dict[str, Producer] = {}
         self.refused: dict[str, list[str]] = {}
         self.revision = 0
+        self.draining: set[str] = set()
+        """Whom an operator wants to leave, also while it is away; over incarnations."""
         self._roomy: dict[str, Producer] = {}
         self._full: dict[str, Producer] = {}
 
@@ -105,6 +107,7 @@ class Roster:
             state=report.state,
             last_beat=beat,
             joined_beat=beat,
+            draining=report.producer in self.draining,
         )
         self.producers[report.producer] = producer
         self._sort_in(producer)
@@ -119,7 +122,10 @@ class Roster:
         if producer.engine_tokens is not None:  # the first total may be of a long life before it joined
             generated = max(0, record.engine_tokens - producer.engine_tokens)
             producer.suspect = producer.suspect and generated == 0
-            if producer.assigned or generated:  # having nothing to do is not being slow
+            paused = ProducerState.PAUSED in (producer.state, record.state)
+            if (
+                producer.assigned or generated
+            ) and not paused:  # having nothing to do, or standing still by order, is not being slow
                 rate = generated / max(1, beat - producer.last_beat)
                 producer.tokens_per_beat += RATE_SMOOTHING * (rate - producer.tokens_per_beat)
                 producer.measured += 1
@@ -177,6 +183,7 @@ class Roster:
         if producer is None:
             return False
         producer.draining = True
+        self.draining.add(name)
         self.revision += 1
         return True
 
@@ -191,14 +198,15 @@ class Roster:
     def lapsed(self, beat: int, lease_beats: int) -> list[Producer]:
         return [p for p in self.producers.values() if beat - p.last_beat > lease_beats]
 
-    def members(self) -> dict[str, Member]:
+    def members(self, busy: Container[str] = ()) -> dict[str, Member]:
+        """For the state. busy: members of the open round, who are not dismissed before it is over: others wait for them in it."""
         return {
             p.name: Member(
                 requests_partition=p.requests_partition,
                 held=p.held,
                 digest=p.digest,
                 draining=p.draining,
-                dismissed=p.draining and not p.assigned,
+                dismissed=p.draining and not p.assigned and p.name not in busy,
             )
             for p in sorted(self.producers.values(), key=lambda p: p.name)
         }
@@ -219,10 +227,10 @@ class Roster:
         return Candidates(able, full if urgent else None)
 
     def slow(self, beat: int, share: float) -> set[str]:
-        """Producers with work in hand whose token rate is below `share` of the fleet's median."""
+        """Producers whose token rate is below `share` of the fleet's median."""
         measured = {p.name: p.rate(beat) for p in self.producers.values() if p.measured >= MEASURED}
         median = statistics.median(measured.values()) if len(measured) > 1 else 0.0
-        return {name for name, rate in measured.items() if rate < share * median and self.producers[name].assigned}
+        return {name for name, rate in measured.items() if rate < share * median}
 
     def _emptiest_partition(self) -> int:
         load = [0] * self.request_partitions

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -30,7 +30,7 @@ from learner.dispatcher.events import Command, Event, Kind
 from learner.dispatcher.intake import Intake, rules_of
 from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message, SignsOfLife
 from learner.dispatcher.outcomes import commit_offsets, manifest_facts, validation_metrics, write_metrics
-from learner.dispatcher.parent import Parent
+from learner.dispatcher.parent import Parent, ParentWatch
 from learner.dispatcher.retention import cuts, retire
 from learner.dispatcher.state_log import StateLog
 from learner.dispatcher.version_topics import PastBeat, VersionTopics
@@ -42,6 +42,7 @@ from schemas.control import DatasetFacts
 from schemas.errors import BrokerError, RecordRefused
 from schemas.failpoints import reach
 from schemas.identity import seal_key
+from schemas.metrics import StepMetrics
 from schemas.model_files import model_config, model_folder
 from schemas.status import Beat
 
@@ -90,9 +91,12 @@ class Shell:
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.client = make_admin(run.kafka, bootstrap, f"{run.id}.dispatcher-admin")
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
+        self.retiring = ThreadPoolExecutor(1, thread_name_prefix="retention")
         self.reader = LogReader(run.kafka, bootstrap, f"{run.id}.dispatcher", f"{run.id}.learner", self.inbox.put)
         self.versions = VersionTopics(run, self.client, self.reader, claimed.state)
         self.bodies = Bodies()
+        self.recorded: Mapping[int, StepMetrics] = {}
+        """Outcomes of steps that are trained again."""
         self.intake: Intake | None = None
         self.core: Dispatcher
         self.states: StateLog
@@ -103,7 +107,7 @@ class Shell:
         self.beat_sent = 0.0
         self.past = PastBeat()
         self.over = False
-        self.parent = Parent(run.learner.rank_timeout_s)
+        self.parent = ParentWatch(Parent(run.learner.rank_timeout_s), self.inbox.put)
         self.watchdog = Watchdog(STANDSTILL_S)
 
     def run(self, core: Dispatcher) -> None:
@@ -116,12 +120,11 @@ class Shell:
         self.core = core
         self.states = StateLog(self.writer, self.topics.control, core)
         self.reader.assign([((self.topics.status, 0), self.claimed.status_offset)])
-        self._adopt_topics()
         threading.Thread(target=self._listen, name="link", daemon=True).start()
+        self._adopt_topics()
         self._do(core.begin())
         while not self.over:
             self.watchdog.kick()
-            self.parent.check()
             self._beat_if_due()
             self._answer_wait_if_due()
             self._judge_read_past()
@@ -135,8 +138,10 @@ class Shell:
     def close(self) -> None:
         self.states.write()
         self.watchdog.stop()
+        self.parent.stop()
         self.reader.close()
         self.worker.shutdown(wait=True, cancel_futures=True)
+        self.retiring.shutdown(wait=True, cancel_futures=True)
         self.control.close()
         self.writer.close(Deadline(30))
 
@@ -161,7 +166,9 @@ class Shell:
     def _listen(self) -> None:
         try:
             while True:
-                self.inbox.put(Asked(self.link.receive()))
+                message = self.link.receive()
+                self.signs.busy.set()  # before it is handled: the core's thread may be waiting for the broker
+                self.inbox.put(Asked(message))
         except LinkClosed as closed:
             self.inbox.put(closed)
 
@@ -238,7 +245,6 @@ class Shell:
 
     def _on_question(self, message: Message) -> None:
         op = message["op"]
-        self.signs.busy.set()
         if op == "next":
             self.question_since = time.monotonic()
             self._do_event(ev.NextAsked())
@@ -254,16 +260,18 @@ class Shell:
             case "trained":
                 self._do_event(ev.Trained(message["version"], message["waited"], message["weights_digest"]))
             case "commit":
-                write_metrics(self.writer, self.config, self.claimed, message)
-                self.worker.submit(commit_offsets, self.config, self.bootstrap, message["step"], message["offsets"])
-            case "manifest":
                 self._fence()
+                self._commit(message)
+                return
+            case "manifest":
                 answer = self._manifest_facts()
+            case "fence":
+                self._fence()
             case "saved":
                 self._fence()
                 self._retire(message["oldest"], message["offsets"], message["requests"])
             case "stop":
-                self._do_event(ev.StopAsked(message["reason"]))
+                self._do_event(ev.StopAsked(message["reason"], message["ordered"]))
                 self.states.write()
                 self.writer.flush(Deadline(self.config.kafka.timeout_s))
             case "finished":
@@ -273,6 +281,19 @@ class Shell:
             case _:
                 raise ValueError(f"unknown question {op!r} of rank 0")
         self._send(answer)
+
+    def _commit(self, outcome: Message) -> None:
+        """Answered when the broker has the step's record: a line in rank 0's file stands for a record here, whoever dies."""
+        self.worker.submit(commit_offsets, self.config, self.bootstrap, outcome["step"], outcome["offsets"])
+        if outcome["step"] in self.recorded:  # by an earlier incarnation, which may not have come to its own line
+            self._send({})
+            return
+
+        def written(record: Future[int]) -> None:
+            error = record.exception()
+            self.inbox.put(error if error is not None else Happened(lambda: self._send({})))
+
+        write_metrics(self.writer, self.config, self.claimed, outcome).add_done_callback(written)
 
     def _reply(self, answer: Message) -> None:
         self.question_since = None
@@ -291,11 +312,20 @@ class Shell:
     def _manifest_facts(self) -> Message:
         status_at = self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset)
         ids = {self.topics.trajectories(v): i for (k, v), i in self.core.topics.items() if k == "rollout"}
-        return {**manifest_facts(self.config, self.claimed, self.client, self.control.position, status_at), "topic_ids": ids}
+        facts = manifest_facts(self.config, self.claimed, self.client, self.control.position, status_at)
+        return {**facts, "topic_ids": {**self.claimed.topic_ids, **ids}}
 
     def _retire(self, oldest: int, offsets: dict[str, int], requests: dict[int, int]) -> None:
         before = cuts(self.config.id, offsets, requests, self.control.state_offset)
-        self._in_worker(lambda: retire(self.client, self.config.id, oldest, before, Deadline(RETIRE_S)), lambda _: None)
+        # On a worker of its own: thousands of old topics must not hold up the making of the next one.
+        self.retiring.submit(retire, self.client, self.config.id, oldest, before, Deadline(RETIRE_S)).add_done_callback(
+            self._judge
+        )
+
+    def _judge(self, future: Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self.inbox.put(error)
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 
@@ -303,8 +333,8 @@ class Shell:
         self._do(self.core.on(event))
 
     def _do(self, commands: list[Command]) -> None:
-        if any(isinstance(command, ev.SendRequest) for command in commands):
-            self.states.write()  # what opens a version comes before its requests
+        if any(isinstance(command, ev.SendRequest | ev.MakeTopic) for command in commands):
+            self.states.write()  # a topic comes after the data set that it is judged by, requests after what opens their version
         for command in commands:
             self._carry_out(command)
 
@@ -350,6 +380,7 @@ class Shell:
     def _answer_batch(self, answer: ev.AnswerBatch) -> None:
         topic = self.topics.trajectories(answer.version)
         positions = self.reader.positions()
+        recorded = self.recorded.get(answer.version)
         self._reply(
             {
                 "do": "batch",
@@ -359,6 +390,7 @@ class Shell:
                 "records": self.bodies.of_seal(topic, answer.seal),
                 "offsets": {p: o for (t, p), o in positions.items() if t == topic},
                 "counters": {**self.core.counters.as_metrics(), "dispatch/lead": float(self.core.lead)},
+                "recorded_state": recorded.state_digest if recorded is not None else None,
             }
         )
 

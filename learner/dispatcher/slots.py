@@ -197,6 +197,14 @@ class Accepted:
     filtered: bool
 
 
+@dataclass(slots=True)
+class Lost:
+    """What went with a producer: requests that nobody works on now, and why draws were given up."""
+
+    requests: int = 0
+    given_up: list[str] = field(default_factory=list)
+
+
 class SlotTable:
     """Open versions and their slots. The only owner of this state; everybody else asks."""
 
@@ -303,9 +311,9 @@ class SlotTable:
             slots.move(slot, SlotState.UNASSIGNED, f"{key} {failure.value} at {producer}: {reason}")
         return slot
 
-    def lose(self, producer: str) -> list[Slot]:
+    def lose(self, producer: str) -> Lost:
         """A producer is gone: all that it held is free again; a draw that was lost too often is given up."""
-        freed = []
+        lost = Lost()
         for slots in self.open_versions.values():
             for slot, key in slots.held_by(producer):
                 slots.let_go(slot, producer)
@@ -314,11 +322,14 @@ class SlotTable:
                 if key.draw == slot.draw:
                     slot.lost += 1
                     if slot.lost >= self.limits.max_lost:
-                        slots.give_up(slot, f"lost {slot.lost} times with its producer")
+                        reason = f"lost {slot.lost} times with its producer"
+                        slots.give_up(slot, reason)
+                        if slot.kind == "rollout":
+                            lost.given_up.append(reason)
                 if not slot.holders:
                     slots.move(slot, SlotState.UNASSIGNED, f"{key} lost with {producer}")
-                    freed.append(slot)
-        return freed
+                    lost.requests += 1
+        return lost
 
     def _of(self, slot: Slot) -> VersionSlots:
         return self.open_versions[slot.kind, slot.version]

@@ -80,7 +80,7 @@ class VersionTopics:
         return [(self.name(kind, version), p) for p in range(self._run.kafka.partitions)]
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._run.kafka.timeout_s)
+        return Deadline(self._run.kafka.outage_timeout_s)  # an outage is waited for, here as elsewhere
 
 
 class PastBeat:

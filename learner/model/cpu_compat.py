@@ -173,10 +173,20 @@ def write_in_process() -> None:
             )
         written = dict(done.get_nowait() for _ in buckets)
         errors = [outcome for outcome in written.values() if isinstance(outcome, Exception)]
-        results.put(errors[0] if errors else written)
+        results.put(_of_the_system(errors[0]) if errors else written)
 
     writer.write_preloaded_data_multiproc = staticmethod(write)
     filesystem_async._results_queue = queue.Queue()  # noqa: SLF001
+
+
+def _of_the_system(error: BaseException) -> BaseException:
+    """What the operating system said: when a write fails in the middle of a tensor, torch tells of its own surprise instead."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, OSError):
+            return link
+        link = link.__cause__ or link.__context__
+    return error
 
 
 # torch's own Adam, which megatron uses without Transformer Engine and Apex, is not what its checkpoint code expects.

@@ -166,6 +166,10 @@ class Policy:
         """Write model, optimizer, schedule and random state below `folder`."""
         state.save(folder, self._bare, self._optimizer, self._scheduler)
 
+    def begin_save(self, folder: Path, *, background: bool) -> state.Writing:
+        """`save` in two halves. In the background: the state is copied, and may change, before it is written."""
+        return state.begin(folder, self._bare, self._optimizer, self._scheduler, background=background)
+
     def load(self, folder: Path) -> None:
         """Read what `save` wrote; the layout may be another one."""
         state.load(folder, self._bare, self._optimizer, self._scheduler)

@@ -22,8 +22,8 @@ from learner.replay.dump import DumpSource
 from learner.replay.log import LogSource
 from learner.replay.plan import Asked, Job, make_job
 from learner.replay.report import DIFFERS, WRONG_INPUT, Report
-from learner.replay.sealed import Source
-from schemas.errors import ConfigError, Problem, WeirError
+from learner.replay.sealed import Source, check_trained
+from schemas.errors import ConfigError, WeirError
 from schemas.metrics import StepMetrics
 
 log = logging.getLogger("learner.replay")
@@ -64,7 +64,8 @@ def replay(asked: Asked, report: Report) -> int:
     outcomes: Mapping[int, StepMetrics] = {}
     if source is not None:
         outcomes = source.outcomes()
-        check_recorded(job, outcomes, source)
+        if job.group is None:
+            check_trained(range(job.first, job.last + 1), outcomes, "--step", f"{job.first} to {job.last}", source.where)
         source.batch(job.manifest.version)  # a damaged record is told before torch is imported
         for line in head(job, source):
             report.line(line)
@@ -83,21 +84,6 @@ def open_source(job: Job) -> Source:
     kafka = job.run.kafka
     bootstrap = locate.bootstrap_servers(kafka, Deadline(kafka.timeout_s), start_local=False)
     return LogSource(kafka, bootstrap, job.run.id, job.manifest.run, job.run.grpo.num_prompts_per_step, job.topic_ids)
-
-
-def check_recorded(job: Job, outcomes: Mapping[int, StepMetrics], source: Source) -> None:
-    """Every step that was asked for must have been trained.
-
-    Raises:
-        ConfigError
-    """
-    if job.group is not None:
-        return
-    missing = [step for step in range(job.first, job.last + 1) if step not in outcomes]
-    if missing:
-        have = f"recorded are {min(outcomes)} to {max(outcomes)}" if outcomes else "none is recorded"
-        why = f"{source.where} have no record of step {missing[0]}: {have}"
-        raise ConfigError([Problem("--step", f"{job.first} to {job.last}", why, "give steps that the run trained")])
 
 
 def head(job: Job, source: Source) -> list[str]:

@@ -36,17 +36,22 @@ OF_DTYPE = {"float32": Tolerance(1e-3, 1e-4), "bfloat16": Tolerance(5e-2, 5e-3)}
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What came out of a step: metrics without `train/`, digests of the state and of the weights that are sent."""
+    """What came out of a step: metrics without `train/`, digests of the state and of the weights that are sent.
+
+    `measured` are the names of all metrics that were made; those without a finite number are not in `metrics`. A record holds
+    only finite ones, and more than a replay makes, such as times.
+    """
 
     metrics: Mapping[str, float]
     state_digest: str | None
     weights_digest: str | None
+    measured: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, metrics: Mapping[str, float], state_digest: str | None, weights_digest: str | None) -> Figures:
-        """Without numbers that are not finite, as the record has them."""
-        kept = {name.removeprefix("train/"): value for name, value in metrics.items() if math.isfinite(value)}
-        return cls(kept, state_digest, weights_digest)
+        named = {name.removeprefix("train/"): value for name, value in metrics.items()}
+        kept = {name: value for name, value in named.items() if math.isfinite(value)}
+        return cls(kept, state_digest, weights_digest, frozenset(named))
 
 
 class Verdict(StrEnum):
@@ -54,6 +59,11 @@ class Verdict(StrEnum):
     CLOSE = "agrees"
     DIFFERS = "DIFFERS"
     UNRECORDED = "not recorded"
+
+    @property
+    def good(self) -> bool:
+        """Whether the step came out as the run recorded it, as far as that can be told."""
+        return self in (Verdict.EQUAL, Verdict.CLOSE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ class Comparison:
 
 
 def compare(step: int, recorded: Figures | None, replayed: Figures, tolerance: Tolerance | None) -> Comparison:
-    """`tolerance` None: everything that both sides have must be the same, to the last bit."""
+    """`tolerance` None: everything that the replay makes must have been recorded, and be the same to the last bit."""
     if recorded is None:
         return _comparison(step, Verdict.UNRECORDED, _shown(replayed))
     different = _different(recorded, replayed, tolerance)
@@ -93,7 +103,7 @@ def _shown(replayed: Figures, recorded: Figures | None = None, tolerance: Tolera
 def _different(recorded: Figures, replayed: Figures, tolerance: Tolerance | None) -> list[str]:
     parts = []
     a, b = recorded.metrics, replayed.metrics
-    names = COMPARED if tolerance is not None else [*COMPARED, *sorted((a.keys() & b.keys()) - set(COMPARED))]
+    names = COMPARED if tolerance is not None else [*COMPARED, *sorted((b.keys() | replayed.measured) - set(COMPARED))]
     for name in names:
         was, now = a.get(name), b.get(name)
         if was is None or now is None:
@@ -107,13 +117,17 @@ def _different(recorded: Figures, replayed: Figures, tolerance: Tolerance | None
             ("state", recorded.state_digest, replayed.state_digest),
             ("weights", recorded.weights_digest, replayed.weights_digest),
         ):
-            if was_digest and now_digest and was_digest != now_digest:
-                parts.append(f"{what} {now_digest[:SHOWN]}, recorded {was_digest[:SHOWN]}")
+            if was_digest != now_digest:
+                parts.append(f"{what} {_digest(now_digest)}, recorded {_digest(was_digest)}")
     return parts
 
 
 def _number(value: float | None) -> str:
     return "not finite" if value is None else repr(value)
+
+
+def _digest(value: str | None) -> str:
+    return "none" if value is None else value[:SHOWN]
 
 
 def changes(step: int, recorded: Figures | None, replayed: Figures) -> list[str]:
@@ -123,8 +137,11 @@ def changes(step: int, recorded: Figures | None, replayed: Figures) -> list[str]
     both = [name for name in replayed.metrics if name in recorded.metrics]
     moved = [name for name in both if replayed.metrics[name] != recorded.metrics[name]]
     gone = [name for name in COMPARED if (name in recorded.metrics) != (name in replayed.metrics)]
-    same = "the same" if recorded.state_digest == replayed.state_digest else "another one"
-    lines = [f"step {step}  {len(moved) + len(gone)} of {len(both) + len(gone)} metrics differ, the state after it is {same}"]
+    if recorded.state_digest is None or replayed.state_digest is None:
+        state = "the state after it was not recorded"
+    else:
+        state = f"the state after it is {'the same' if recorded.state_digest == replayed.state_digest else 'another one'}"
+    lines = [f"step {step}  {len(moved) + len(gone)} of {len(both) + len(gone)} metrics differ, {state}"]
     width = max((len(name) for name in (*moved, *gone)), default=0)
     for name in sorted({*moved, *gone}, key=lambda name: (name not in COMPARED, name)):
         was, now = recorded.metrics.get(name), replayed.metrics.get(name)
@@ -141,6 +158,11 @@ def different_facts(recorded: Sequence[Determinism], here: Determinism) -> list[
         if others:
             told.append(f"{name} {now}, recorded {' and '.join(others)}")
     return told
+
+
+def same_layout(recorded: Determinism, here: Determinism) -> bool:
+    """Whether the digest of a state can be compared at all: it is made of the ranks' shares, in the order of ranks."""
+    return not [fact for fact in different_facts([recorded], here) if "parallel_size" in fact]
 
 
 def reasons_for_tolerance(recorded: Sequence[Determinism], here: Determinism) -> list[str]:

@@ -8,27 +8,30 @@
     model/, tokenizer/                        what `model.path` and `model.tokenizer` named
 
 A topic's file is a stream of msgpack objects: first {schema, topic}, then one array a record: partition, offset, timestamp_ms,
-key, value, headers. Invariant: nothing is read of a dump before every file has the digest that the index gives it.
+key, value, headers. Invariant: nothing is read of a dump before every file that may be read has the digest that the index gives
+it, and no other file lies among them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, Literal
 
 import msgpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker_config.stored import StoredRecord
-from learner.replay.sealed import SealedBatch, first_outcomes, follow
+from learner.replay.sealed import SealedBatch, follow, last_outcomes
 from schemas.errors import ConfigError, Problem, WeirError
 from schemas.metrics import StepMetrics
 
 INDEX: Final = "index.json"
+CONFIG: Final = "config.yaml"
+CHECKPOINTS: Final = "checkpoints"
 RECORDS: Final = "weir.records/1"
 AGAIN: Final = "copy it again from where it was made, or make it again with weir dump"
 _CHUNK = 1 << 20
@@ -101,7 +104,7 @@ def read_records(path: Path) -> Iterator[StoredRecord]:
 def seal_off(folder: Path, index: Index) -> Index:
     """Write the index over all that lies in the folder; the last thing that is written to a dump."""
     files = {
-        str(path.relative_to(folder)): DumpedFile(bytes=path.stat().st_size, sha256=sha256_of(path))
+        path.relative_to(folder).as_posix(): DumpedFile(bytes=path.stat().st_size, sha256=sha256_of(path))
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
@@ -121,7 +124,7 @@ def read_index(folder: Path) -> Index:
     """
     path = folder / INDEX
     try:
-        return Index.model_validate_json(path.read_text(encoding="utf-8"))
+        index = Index.model_validate_json(path.read_text(encoding="utf-8"))
     except OSError:
         why = f"has no {INDEX}" if folder.is_dir() else "no such folder"
         raise ConfigError([Problem("dump", str(folder), why, "give a folder that weir dump made")]) from None
@@ -129,33 +132,51 @@ def read_index(folder: Path) -> Index:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
         why = f"{INDEX} is not readable: {'.'.join(map(str, first['loc']))} {first['msg']}"
         raise ConfigError([Problem("dump", str(folder), why, AGAIN)]) from error
+    outside = [name for name in (*index.files, *(topic.file for topic in index.topics.values())) if not _inside(name)]
+    if outside:
+        why = f"{INDEX} names {outside[0]!r}, which is no file of the dump"
+        raise ConfigError([Problem("dump", str(folder), why, AGAIN)])
+    return index
 
 
-def verify(folder: Path) -> Index:
-    """The index, once every file was found to be as it was written.
+def _inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
+
+
+def verify(folder: Path, parts: Sequence[str] = ("",)) -> Index:
+    """The index, once every file was found to be as it was written; of `parts` (beginnings of names) only, if nothing else is
+    going to be read.
 
     Raises:
-        ConfigError: all files that are missing, or are others now; a damaged record is named where it can be found.
+        ConfigError: all files that are missing, are others now, or were not written by `weir dump`; a damaged record is named
+            where it can be found.
     """
     index = read_index(folder)
-    problems = [Problem(str(folder / name), None, f"{why}", AGAIN) for name, why in _damage(folder, index)]
+    problems = [Problem(str(folder / name), None, why, fix) for name, why, fix in _damage(folder, index, tuple(parts))]
     if problems:
         raise ConfigError(problems)
     return index
 
 
-def _damage(folder: Path, index: Index) -> Iterator[tuple[str, str]]:
+def _damage(folder: Path, index: Index, parts: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
     for name, fact in index.files.items():
+        if not name.startswith(parts):
+            continue
         path = folder / name
         if not path.is_file():
-            yield name, "is missing"
+            yield name, "is missing", AGAIN
             continue
         digest = sha256_of(path)
         if digest != fact.sha256:
             where = damaged_record(path) if name.endswith(".msgpack") else None
-            yield name, f"has sha256 {digest}, {INDEX} says {fact.sha256}" + (f": {where}" if where else "")
+            yield name, f"has sha256 {digest}, {INDEX} says {fact.sha256}" + (f": {where}" if where else ""), AGAIN
     for name in sorted({topic.file for topic in index.topics.values()} - index.files.keys()):
-        yield name, f"is named in {INDEX} without a digest"
+        yield name, f"is named in {INDEX} without a digest", AGAIN
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    for name in sorted(there - index.files.keys() - {INDEX}):
+        if name.startswith(parts):
+            yield name, f"is not named in {INDEX}", "move it away"
 
 
 def damaged_record(path: Path) -> str | None:
@@ -193,7 +214,7 @@ class DumpSource:
         object.__setattr__(self, "where", str(self.folder))
 
     def outcomes(self) -> dict[int, StepMetrics]:
-        return first_outcomes(self.records("metrics"), self.index.uuid)
+        return last_outcomes(self.records("metrics"), self.index.uuid)
 
     def batch(self, version: int) -> SealedBatch:
         kind, index = f"trajectories.v{version:08d}", self.index

@@ -9,7 +9,7 @@ from broker_config.clients import make_admin, make_consumer
 from broker_config.deadline import Deadline
 from broker_config.stored import StoredRecord, read_to_end
 from broker_config.topics import Topics
-from learner.replay.sealed import SealedBatch, first_outcomes, follow
+from learner.replay.sealed import SealedBatch, follow, last_outcomes
 from schemas.config import KafkaConfig
 from schemas.errors import WeirError
 from schemas.metrics import StepMetrics
@@ -29,7 +29,7 @@ class LogSource:
         self._consumer = make_consumer(kafka, bootstrap, f"{run_id}.replay", f"{run_id}.replay")
 
     def outcomes(self) -> dict[int, StepMetrics]:
-        return first_outcomes(self.records(self.topics.metrics), self._uuid)
+        return last_outcomes(self.records(self.topics.metrics), self._uuid)
 
     def batch(self, version: int) -> SealedBatch:
         name = self.topics.trajectories(version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,10 @@ from learner import checkpoint
 from learner import run as learner_run
 from learner.checkpoint import Determinism, Manifest
 from learner.replay import dump
-from learner.replay.dump import Index
+from learner.replay.dump import CHECKPOINTS, CONFIG, Index
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, Problem, WeirError
 
-CHECKPOINTS = "checkpoints"
-CONFIG = "config.yaml"
 _GROUP = re.compile(r"v(\d{1,8})/s(\d{1,9})(/d(\d{1,9})/a(\d{1,9}))?", re.ASCII)
 
 
@@ -185,14 +184,19 @@ def _digest(path: str, overrides: Sequence[str]) -> str | None:
         return None  # wrong, or right only together with others: told when all are loaded
 
 
-def places_in(folder: Path) -> list[str]:
-    """Overrides that make a config use the model that lies in a dump."""
-    found = []
+def places_in(folder: Path, at: Path | None = None) -> list[str]:
+    """Overrides that make a config use the model that lies in the dump `folder`, or will lie in `at` once it was copied there."""
+    home, found = folder if at is None else at, []
     if (folder / "model").is_dir():
-        found += [f"model.path={folder / 'model'}", "model.build=null"]
+        found += [_override("model.path", home / "model"), "model.build=null"]
     if (folder / "tokenizer").is_dir():
-        found.append(f"model.tokenizer={folder / 'tokenizer'}")
+        found.append(_override("model.tokenizer", home / "tokenizer"))
     return found
+
+
+def _override(key: str, path: Path) -> str:
+    """Quoted: YAML would read `a: b` or `a #1` as something else."""
+    return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
 
 
 def _layout(run: LearnerRun) -> tuple[object, ...]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from broker_config.stored import StoredRecord
+from learner.run import kept_config
 from schemas import seal as seals
-from schemas.errors import RecordRefused, WeirError
+from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.metrics import StepMetrics
 from schemas.seal import Seal, SealedSlot
 
@@ -86,12 +88,35 @@ def _body(topic: str, seal: Seal, slot: int, bodies: Mapping[tuple[int, int], by
     return value
 
 
+def check_trained(steps: Iterable[int], outcomes: Mapping[int, StepMetrics], key: str, value: str, where: str) -> None:
+    """Every one of `steps` must have been recorded as trained. `key` and `value`: what a person asked for.
+
+    Raises:
+        ConfigError
+    """
+    missing = [step for step in steps if step not in outcomes]
+    if missing:
+        have = f"recorded are {min(outcomes)} to {max(outcomes)}" if outcomes else "none is recorded"
+        why = f"{where} have no record of step {missing[0]}: {have}"
+        raise ConfigError([Problem(key, value, why, "give steps that the run has trained")])
+
+
+def config_note(batch: SealedBatch, config_digest: str, folder: Path) -> str | None:
+    """What a person should know if the batch was sealed under another config than the one that it is trained with now."""
+    then = batch.seal.config_digest
+    if then == config_digest:
+        return None
+    kept = kept_config(folder, then)
+    where = f"; {kept} is what it was then" if kept.is_file() else ""
+    return f"note: step {batch.version} was sealed under the config of digest {then}, it is trained under {config_digest}{where}"
+
+
 def key_of(version: int, slot: int, entry: SealedSlot) -> str:
     return f"v{version:08d}/s{slot:04d}/d{entry.draw}/a{entry.attempt}"
 
 
-def first_outcomes(records: Iterable[StoredRecord], run: str) -> dict[int, StepMetrics]:
-    """The first record of each step of the run `run` (its uuid). A learner that died after writing one may have written another.
+def last_outcomes(records: Iterable[StoredRecord], run: str) -> dict[int, StepMetrics]:
+    """The last record of each step of the run `run` (its uuid): a step was trained anew if the data of the first was lost.
 
     Raises:
         WeirError: a record that is none of the metrics topic.
@@ -103,5 +128,5 @@ def first_outcomes(records: Iterable[StoredRecord], run: str) -> dict[int, StepM
         except RecordRefused as refused:
             raise WeirError(f"{record.where} is no metrics record: {refused}") from refused
         if outcome.uuid == run:
-            found.setdefault(outcome.step, outcome)
+            found[outcome.step] = outcome
     return found

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from learner.batch import deal, make_batch
 from learner.group_metrics import group_metrics
@@ -26,6 +27,7 @@ class ReplayWorker(Worker):
         policy.load(checkpoint)
         super().__init__(run, policy, ranks)
         self._changed = changed
+        self._tokenizer: Any = None
 
     # --- rank 0 ---------------------------------------------------------------------------------------------------------------
 
@@ -48,6 +50,14 @@ class ReplayWorker(Worker):
         """Log-probability of every response token of each trajectory of one group; 0 where the environment wrote it."""
         self._tell("score", [[record]] * self.ranks.size)
         return self._score(record)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Tokens as text, those that stand for no text too."""
+        if self._tokenizer is None:
+            from transformers import AutoTokenizer  # only here: a second to import
+
+            self._tokenizer = AutoTokenizer.from_pretrained(self.run.model.tokenizer or self.policy.folder)
+        return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def go_over(self) -> None:
         """From now on work under the changed config, with the present state."""

@@ -24,7 +24,7 @@ from launch.display import PlainLines
 from launch.events import BrokerBack, BrokerLost
 from launch.supervisor import Supervisor
 from launch.view import RunView, Snapshot
-from schemas.control import Member, State, Stop
+from schemas.control import Claim, Member, State, Stop
 from schemas.status import Heartbeat, ProducerState
 from tests.fakes.runs import UUID
 
@@ -35,15 +35,19 @@ class FolderWatch:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._view = RunView("fake", 0.0)
+        self._claims = 0
 
     def snapshot(self) -> Snapshot:
         claims = int(_read(self._folder / "claims") or "0")
         stop = _read(self._folder / "control.json")
+        while self._claims < claims:
+            self._view.control(Claim(uuid=UUID, host="here", pid=1, config_digest="c"), 0.0, self._claims)
+            self._claims += 1
         if claims or stop:
             joined = (_read(self._folder / "joined") or "").split()
             members = {f"{name}-1": Member(requests_partition=i) for i, name in enumerate(joined)}
-            state = State(uuid=UUID, incarnation=claims, config_digest="c", members=members)
-            self._view.control(state.model_copy(update={"stop": Stop.model_validate_json(stop) if stop else None}), 0.0)
+            state = State(uuid=UUID, incarnation=max(0, claims - 1), config_digest="c", members=members)
+            self._view.control(state.model_copy(update={"stop": Stop.model_validate_json(stop) if stop else None}), 0.0, claims)
             for name in members:
                 beat = Heartbeat(
                     uuid=UUID, producer=name, state=ProducerState.SERVING, held=0, engine_tokens=0, capacity=1, in_hand=[]

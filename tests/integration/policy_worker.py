@@ -33,8 +33,9 @@ def run(model: Path, layout: dict, out: Path) -> dict:
     trained = policy(model, layout)
     batch = share(make_batch(), trained.dp_rank, trained.dp_size)
     metrics = [trained.train_step(batch) for _ in range(2)]
-    trained.save(out)
-    metrics.append(trained.train_step(batch))
+    writing = trained.begin_save(out, background=True)
+    metrics.append(trained.train_step(batch))  # while the state before it is written
+    writing.finish()
     digest, weights = trained.state_digest(), {name: tensor.clone() for name, tensor in trained.export()}
 
     resumed = policy(model, layout)

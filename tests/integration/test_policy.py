@@ -1,17 +1,22 @@
 """The policy in one process, against transformers and torch's own optimizer."""
 
+import errno
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from transformers import AutoModelForCausalLM
 
 from learner.batch import TrainBatch
 from learner.config import LearnerConfig, LossFnConfig
 from learner.model.policy import Policy
 from schemas.config import ModelConfig
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, WeirError
 from tests.fakes.process_group import gloo  # noqa: F401 - a fixture
 from tests.fakes.tiny_models import FAMILIES, hf_logprobs, make_batch, make_model
 
@@ -247,3 +252,62 @@ def test_models_that_do_not_convert_are_refused_with_the_reason(tmp_path: Path, 
 def test_a_world_of_another_size_is_refused(build: Build) -> None:
     with pytest.raises(ConfigError, match=r"learner\.nproc=2: 1 processes were started"):
         build(nproc=2)
+
+
+@pytest.mark.parametrize(("dtype", "distributed"), [("float32", False), ("bfloat16", True)])
+def test_what_is_written_in_the_background_is_the_state_of_the_moment(
+    dtype: str, distributed: bool, tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file is written before another step has changed everything in place."""
+    free = threading.Event()
+    write = FileSystemWriterAsync.write_preloaded_data
+
+    def held(*args: object, **keys: object) -> None:
+        assert free.wait(60)
+        write(*args, **keys)
+
+    monkeypatch.setattr(FileSystemWriterAsync, "write_preloaded_data", staticmethod(held))
+    policy, batch = build(dtype=dtype, use_distributed_optimizer=distributed), make_batch()
+    policy.train_step(batch)
+    then = policy.state_digest()
+    writing = policy.begin_save(tmp_path, background=True)
+    policy.train_step(batch)
+    assert policy.state_digest() != then
+    assert not writing.wait(0.0)
+    free.set()
+    assert writing.wait(60.0)
+    writing.finish()
+    policy.load(tmp_path)
+    assert policy.state_digest() == then
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_files_that_cannot_be_written_are_an_error_of_the_system(
+    background: bool, tmp_path: Path, build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(filesystem_async, "_write_item", full)
+    writing = build().begin_save(tmp_path, background=background)
+    with pytest.raises(OSError, match=r"rank 0: .*No space left on device"):
+        writing.finish()
+
+
+def test_a_checkpoint_of_another_model_is_refused_before_anything_is_loaded(tmp_path: Path, build: Build) -> None:
+    build().save(tmp_path / "saved")
+    other = build(path=make_model(tmp_path / "llama", "llama"))
+    before = other.state_digest()
+    with pytest.raises(
+        WeirError, match=r"saved is of another model: .* the model has .*; use the model\.path that it was made with"
+    ):
+        other.load(tmp_path / "saved")
+    assert other.state_digest() == before
+
+
+def test_a_checkpoint_whose_index_is_damaged_is_one_error(tmp_path: Path, build: Build) -> None:
+    policy = build()
+    policy.save(tmp_path)
+    (tmp_path / "megatron" / ".metadata").write_bytes(b"no pickle")
+    with pytest.raises(WeirError, match=rf"the checkpoint {tmp_path} cannot be read"):
+        policy.load(tmp_path)

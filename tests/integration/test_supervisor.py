@@ -152,6 +152,16 @@ def test_what_dies_later_is_started_again_and_its_log_goes_on(supervised: Superv
     assert "producer-0 died (signal SIGKILL), started again" in told.read_text()
 
 
+def test_a_learner_that_gives_way_to_another_one_is_not_started_again(supervised: Supervised) -> None:
+    supervised.start(WAIT, WAIT, backoff_s=300, max_backoff_s=300)
+    learner = next(p for p in supervised.children(2) if Path(_log_of(p)).name == "learner-0.log")
+    supervised.joined("producer-0")
+    learner.kill()
+    eventually(lambda: "started again in 300 s" in (supervised.folder / "told").read_text(), 20, "its death to be seen")
+    (supervised.folder / "claims").write_text("2")
+    assert "another learner has taken the run over" in supervised.outcome()["cause"]
+
+
 def test_an_interrupt_during_the_pause_before_a_start_ends_the_run(supervised: Supervised) -> None:
     supervised.start(WAIT, WAIT, backoff_s=300, max_backoff_s=300)
     supervised.children(2)

@@ -267,7 +267,7 @@ def test_the_watch_of_a_resumed_run_sees_nothing_of_its_earlier_end(broker: Brok
     try:
         watch.wait_for_control(20)
         publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
-        eventually(lambda: watch.claimed, 20, "the claim to be seen")
+        eventually(lambda: watch.snapshot().claims, 20, "the claim to be seen")
         assert watch.snapshot().stop is None
     finally:
         watch.close()
@@ -282,7 +282,7 @@ def test_the_watch_finds_topics_that_are_made_later_and_follows_them(broker: Bro
             make_admin(broker.kafka, broker.bootstrap, "test"), specs_for_run(run_id, broker.kafka).values(), Deadline(30)
         )
         publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
-        eventually(lambda: watch.claimed, 20, "the claim to be seen")
+        eventually(lambda: watch.snapshot().claims, 20, "the claim to be seen")
         assert watch.caught_up.wait(20)
         stop = Stop(reason="done", v=1, resumable=True, finished=True)
         publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c", stop=stop), run_id)])

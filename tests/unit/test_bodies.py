@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from learner.dispatcher.bodies import Bodies
-from schemas.errors import BrokerError
+from schemas.errors import LostData
 from schemas.seal import Seal, SealedSlot
 from tests.fakes.records import UUID, digest_of
 
@@ -34,12 +34,12 @@ def test_sealed_records_come_in_slot_order() -> None:
 @pytest.mark.parametrize("place", [(0, 7, "six"), (1, 6, "six"), (2, 5, "five")])
 def test_a_record_that_was_never_accepted_is_named(place: tuple[int, int, str]) -> None:
     says = rf"the seal of version 12 names {TOPIC}\[{place[0]}\] offset {place[1]}, slot 1, which holds no valid record"
-    with pytest.raises(BrokerError, match=says):
+    with pytest.raises(LostData, match=says):
         kept().of_seal(TOPIC, make_seal((0, 5, "five"), place))
 
 
 def test_a_record_with_other_bytes_is_named() -> None:
-    with pytest.raises(BrokerError, match=rf"{TOPIC}\[0\] offset 6, slot 1 is not the sealed one: sha256 differs"):
+    with pytest.raises(LostData, match=rf"{TOPIC}\[0\] offset 6, slot 1 is not the sealed one: sha256 differs"):
         kept().of_seal(TOPIC, make_seal((0, 5, "five"), (0, 6, "seven")))
 
 
@@ -49,5 +49,5 @@ def test_a_dropped_topic_takes_its_records_along_and_no_others() -> None:
     bodies.drop(TOPIC)
     bodies.drop("never kept")
     assert bodies.of_seal("another", make_seal((0, 5, "five"))) == [b"five"]
-    with pytest.raises(BrokerError, match="holds no valid record"):
+    with pytest.raises(LostData, match="holds no valid record"):
         bodies.of_seal(TOPIC, make_seal((0, 5, "five")))

@@ -1,13 +1,15 @@
 """Checkpoint folders: whole or not there, whatever happens on the way."""
 
+import errno
 import json
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
 from learner import checkpoint
-from learner.checkpoint import Determinism, Manifest, Offsets
+from learner.checkpoint import Determinism, Manifest, Offsets, SaveFailed
 from schemas.errors import WeirError
 
 FACTS = Determinism(
@@ -149,3 +151,82 @@ def test_prune_keeps_the_newest_whole_ones(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000002", "step_00000003", "step_00000004"]
     with pytest.raises(ValueError, match="at least one"):
         checkpoint.prune(tmp_path, 0)
+
+
+class Slow:
+    """A rank's files, written when the test says so."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.written = False
+        self.error: OSError | None = None
+
+    def wait(self, timeout_s: float) -> bool:
+        return self.written
+
+    def finish(self) -> None:
+        if self.error is not None:
+            raise self.error
+        write(self.folder)
+
+
+def begun(root: Path, version: int) -> tuple[checkpoint.Saving, Slow]:
+    made: list[Slow] = []
+    saving = checkpoint.begin(
+        root,
+        version,
+        3,
+        lambda folder: made.append(Slow(folder)) or made[-1],  # type: ignore[func-returns-value]
+        rank=0,
+        barrier=lambda: None,
+    )
+    return saving, made[0]
+
+
+def test_a_checkpoint_that_is_being_written_is_none_until_it_is_finished(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    saving, slow = begun(tmp_path, 2)
+    assert not saving.wait(0.0)
+    found = checkpoint.latest(tmp_path)
+    assert found is not None
+    assert found[1].version == 1
+    slow.written = True
+    assert saving.wait(0.0)
+    assert checkpoint.read(saving.finish(manifest(2))).version == 2
+
+
+@pytest.mark.parametrize("half", ["begin", "finish"])
+def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(half: str, tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fail(folder: Path) -> None:
+        write(folder)
+        raise full
+
+    says = rf"the checkpoint of version 2 was not written: .*No space left on device; {tmp_path} has \d+ of \d+ MiB free"
+    with pytest.raises(SaveFailed, match=says):
+        if half == "begin":
+            checkpoint.begin(tmp_path, 2, 3, fail, rank=0, barrier=lambda: None)
+        else:
+            saving, slow = begun(tmp_path, 2)
+            slow.error = full
+            saving.finish(manifest(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
+
+
+def test_what_earlier_incarnations_left_unfinished_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    kept = ["step_00000002.7.tmp", "step_00000002.9.tmp", "step_00000001.bad.3", "notes.tmp"]
+    for name in ("step_00000002.3.tmp", "step_00000000.deleted.tmp", *kept):
+        (tmp_path / name).mkdir()
+    assert checkpoint.sweep(tmp_path, 7) == ["step_00000000.deleted.tmp", "step_00000002.3.tmp"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["step_00000001", *kept])
+    assert checkpoint.sweep(tmp_path / "none", 7) == []
+
+
+def test_a_manifest_is_replaced_and_the_state_stays(tmp_path: Path) -> None:
+    folder = save(tmp_path, 2)
+    there = checkpoint.read(folder)
+    checkpoint.rewrite_manifest(folder, there.model_copy(update={"topic_ids": {"r.control": "b"}}))
+    assert checkpoint.read(folder) == there.model_copy(update={"topic_ids": {"r.control": "b"}})

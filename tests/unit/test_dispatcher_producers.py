@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from learner.dispatcher import events as ev
+from schemas.status import ProducerState
 from tests.fakes.dispatching import Driver, Published, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,
@@ -399,3 +400,65 @@ def test_refused_producers_are_remembered_up_to_a_bound() -> None:
     for index in range(100):
         driver.status(make_report(f"wrong{index}", dataset=make_dataset(rows=5)))
     assert len(driver.state.refused) == 64 and "wrong99" in driver.state.refused
+
+
+def test_who_is_a_member_of_a_round_is_dismissed_only_after_it() -> None:
+    """The others of its transfer group wait for it."""
+    driver = started("p0")
+    driver.ask()
+    driver.fill(0)
+    driver.read_seal(0)
+    driver.join("p1")
+    driver.train()
+    driver.ask()
+    assert driver.core.round is not None and set(driver.core.round.members) == {"p0", "p1"}
+    driver.status(make_operator("drain", "p1"))
+    member = driver.state.members["p1"]
+    assert member.draining and not member.dismissed
+    driver.refit()
+    assert driver.state.members["p1"].dismissed
+
+
+def test_a_drain_outlives_the_learner_and_a_lapsed_lease() -> None:
+    driver = started("p0", "p1", producer_count=2)
+    driver.status(make_operator("drain", "p0"))
+    driver.status(make_report("p0", incarnation=0, requests_partition=0))  # it was taken for lost, and says that it is here
+    assert driver.state.members["p0"].draining
+    after = Driver(inherited=driver.state)
+    after.status(make_report("p0", incarnation=0, held=0, requests_partition=0))
+    assert after.state.members["p0"].draining
+
+
+def test_standing_still_for_a_round_is_not_being_slow() -> None:
+    driver = hedging()
+    mine = {r.producer: r for r in requests(driver.commands, "rollout")}
+    driver.publish(mine["p1"], mine["p2"])
+    totals = dict.fromkeys(("p0", "p1", "p2"), 0)
+    for beat in range(40):
+        paused = 10 <= beat < 30
+        for name in totals:
+            totals[name] += 0 if paused and name == "p0" else 100
+            state = ProducerState.PAUSED if paused and name == "p0" else ProducerState.SERVING
+            driver.status(make_heartbeat(name, 0, state=state, engine_tokens=totals[name], digest=driver.digest))
+        driver.beats(1)
+    assert driver.core.counters.hedged == 0
+
+
+def test_a_slow_producer_is_no_help_for_another_slow_one() -> None:
+    driver = started(
+        *(f"p{i}" for i in range(5)),
+        producer_count=5,
+        grpo={"num_prompts_per_step": 5, "max_trajectory_age_steps": 0},
+        dispatch={"lease_beats": 1000, "stall_timeout_s": 1000},
+    )
+    driver.ask()
+    mine = {r.producer: r for r in requests(driver.commands, "rollout")}
+    driver.publish(*(request for name, request in mine.items() if name != "p0"))
+    totals = dict.fromkeys(mine, 0)
+    for _ in range(10):
+        for name in totals:
+            totals[name] += 1 if name in ("p0", "p1") else 100
+            driver.status(make_heartbeat(name, 0, engine_tokens=totals[name], digest=driver.digest))
+        driver.beats(1)
+    (hedge,) = [r for r in requests(driver.commands, "rollout") if r.slot == mine["p0"].slot and r.attempt == 1]
+    assert hedge.producer in ("p2", "p3", "p4")

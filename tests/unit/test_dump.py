@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,29 @@ def test_every_damaged_or_missing_file_is_named_at_once(tmp_path: Path) -> None:
     told = problems(folder)
     assert len(told) == 2
     assert "config.yaml: has sha256" in told[0] and f"{FILE}: is missing" in told[1]
+
+
+def test_a_file_that_was_not_dumped_is_named(tmp_path: Path) -> None:
+    folder = make_dump(tmp_path / "d")
+    (folder / "checkpoints" / "step_00000012").mkdir(parents=True)
+    (folder / "checkpoints" / "step_00000012" / "common.pt").write_bytes(b"a pickle")
+    (folder / "model").symlink_to(tmp_path)
+    told = problems(folder)
+    assert len(told) == 2
+    assert "step_00000012/common.pt: is not named in index.json; move it away" in told[0] and "model: is not named" in told[1]
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "topics/../../secret", "topics//x"])
+def test_an_index_that_names_what_lies_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    folder = make_dump(tmp_path / "d")
+    index = json.loads((folder / "index.json").read_text())
+    for change in (
+        {"files": {**index["files"], name: index["files"][FILE]}},
+        {"topics": {NAME: {**index["topics"][NAME], "file": name}}},
+    ):
+        (folder / "index.json").write_text(json.dumps({**index, **change}))
+        (told,) = problems(folder)
+        assert f"index.json names {name!r}, which is no file of the dump" in told
 
 
 @pytest.mark.parametrize(

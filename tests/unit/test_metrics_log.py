@@ -112,3 +112,18 @@ def test_weights_and_biases_goes_on_with_the_run_of_the_same_id(tmp_path: Path, 
         ("log", (1, {"train/reward": 0.5})),
         ("finish", None),
     ]
+
+
+def test_steps_that_are_trained_anew_get_new_lines_and_the_old_ones_are_set_aside(tmp_path: Path) -> None:
+    write(tmp_path, 0, 1, 2, 3)
+    metrics_log = MetricsLog(tmp_path, PLAIN, "run-1")
+    for version in (2, 3):
+        metrics_log.validation(version, {"validation/accuracy": 0.5})
+    metrics_log.cut(2)
+    assert not metrics_log.has(2)
+    metrics_log.step(2, {"train/reward": 0.75})
+    metrics_log.close()
+    assert [(line["step"], line["train/reward"]) for line in lines(tmp_path)] == [(0, 0.5), (1, 0.5), (2, 0.75)]
+    assert [line["step"] for line in lines(tmp_path, "metrics.jsonl.lost.1")] == [2, 3]
+    assert [line["version"] for line in lines(tmp_path, "validation.jsonl")] == [2]  # of weights that are still the run's
+    assert [line["version"] for line in lines(tmp_path, "validation.jsonl.lost.1")] == [3]

@@ -14,10 +14,12 @@ from learner.dispatcher.parent import Parent
 from schemas.errors import WeirError
 from tests.support import eventually
 
+SLEEPER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
+
 
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    process = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    process = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE)
     monkeypatch.setattr("os.getppid", lambda: process.pid)
     monkeypatch.setattr("learner.dispatcher.parent.LOOK_S", 0.0)
     yield process
@@ -34,6 +36,29 @@ def test_a_parent_that_stands_still_for_too_long_is_killed_and_named(other: subp
     with pytest.raises(WeirError, match=f"rank 0 .pid {other.pid}. was stopped"):
         parent.check()
     assert other.wait(20) == -signal.SIGKILL
+
+
+def test_another_rank_that_stands_still_for_too_long_is_killed_and_named_and_strangers_are_not(
+    other: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with (
+        subprocess.Popen(SLEEPER, stdin=subprocess.PIPE) as sibling,
+        subprocess.Popen([*SLEEPER, "stranger"], stdin=subprocess.PIPE) as stranger,
+    ):
+        for process in (sibling, stranger):
+            process.send_signal(signal.SIGSTOP)
+            stopped = psutil.Process(process.pid)
+            eventually(lambda p=stopped: p.status() == psutil.STATUS_STOPPED, Deadline(20), "the stop")
+        parent = Parent(0.0)
+        parent.check()  # seen standing still for the first time
+        parent.check()
+        assert sibling.wait(20) == -signal.SIGKILL
+        assert f"a rank (pid {sibling.pid}) was stopped" in capsys.readouterr().err
+        parent.check()
+        assert stranger.poll() is None
+        stranger.kill()
+    assert other.poll() is None
 
 
 def test_one_that_goes_on_in_time_is_left_alone(other: subprocess.Popen[bytes]) -> None:

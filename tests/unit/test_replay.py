@@ -12,25 +12,22 @@ from typing import Any
 import pytest
 
 from broker_config.stored import StoredRecord
-from launch.config import dump as dump_config
-from launch.config import parse
 from launch.replay import follow as follow_report
-from learner import checkpoint
-from learner.checkpoint import Determinism, Manifest, Offsets
 from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, different_facts, reasons_for_tolerance
-from learner.replay.plan import Asked, GroupKey, make_job
-from learner.replay.sealed import SealedBatch, first_outcomes, follow
+from learner.replay.plan import Asked, GroupKey, make_job, places_in
+from learner.replay.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
 from learner.replay.tokens import lines, record_of
 from schemas import group as groups
 from schemas import seal as seals
 from schemas.config import GrpoConfig
+from schemas.config_file import apply_overrides
 from schemas.errors import ConfigError, WeirError
 from schemas.headers import of_group, of_seal
 from schemas.metrics import StepMetrics
 from schemas.seal import Seal, SealedSlot
 from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.records import UUID
-from tests.fakes.runs import raw_config
+from tests.fakes.replays import FACTS, run_folder
 
 TOPIC = "r.trajectories.v00000012"
 
@@ -103,10 +100,25 @@ def outcome(step: int, uuid: str = UUID, **metrics: float) -> StepMetrics:
     return StepMetrics(uuid=uuid, incarnation=0, step=step, seal_offset=4, config_digest="c", metrics=metrics)
 
 
-def test_the_first_outcome_of_each_step_of_the_run_counts() -> None:
+def test_the_last_outcome_of_each_step_of_the_run_counts() -> None:
     told = [outcome(0, "f" * 32, loss=9.0), outcome(0, loss=1.0), outcome(1, loss=2.0), outcome(0, loss=3.0)]
-    found = first_outcomes([stored(at, one.to_bytes()) for at, one in enumerate(told)], UUID)
-    assert {step: one.metrics["loss"] for step, one in found.items()} == {0: 1.0, 1: 2.0}
+    found = last_outcomes([stored(at, one.to_bytes()) for at, one in enumerate(told)], UUID)
+    assert {step: one.metrics["loss"] for step, one in found.items()} == {0: 3.0, 1: 2.0}
+
+
+def test_steps_that_were_not_trained_are_named_with_those_that_were() -> None:
+    check_trained(range(2, 4), {2: outcome(2), 3: outcome(3)}, "--steps", "2..3", "x")
+    with pytest.raises(ConfigError, match=r"--steps='2\.\.4': the topics have no record of step 4: recorded are 2 to 3"):
+        check_trained(range(2, 5), {2: outcome(2), 3: outcome(3)}, "--steps", "2..4", "the topics")
+
+
+def test_a_batch_that_was_sealed_under_another_config_is_told(tmp_path: Path) -> None:
+    batch = batch_of(version_log())
+    assert config_note(batch, "c0ffee", tmp_path) is None
+    told = "note: step 12 was sealed under the config of digest c0ffee, it is trained under decaf"
+    assert config_note(batch, "decaf", tmp_path) == told
+    (tmp_path / "config.c0ffee.yaml").touch()
+    assert config_note(batch, "decaf", tmp_path) == f"{told}; {tmp_path / 'config.c0ffee.yaml'} is what it was then"
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------------------
@@ -139,8 +151,32 @@ def test_any_difference_is_named_with_both_values(other: Figures, words: str) ->
     assert words in found.line
 
 
-def test_metrics_and_digests_that_only_one_side_has_do_not_count() -> None:
-    assert compare(0, figures(waited=1.0), figures(state=None, extra=3.0), None).verdict is Verdict.EQUAL
+def test_what_only_the_record_has_does_not_count() -> None:
+    assert compare(0, figures(waited=1.0), figures(), None).verdict is Verdict.EQUAL
+
+
+@pytest.mark.parametrize(
+    ("recorded", "replayed", "words"),
+    [
+        (figures(), figures(kl=3.0), "kl 3.0, recorded not finite"),
+        (
+            figures(kl=3.0),
+            Figures.of({"loss": 0.5, "grad_norm": 2.0, "train/kl": math.nan}, "aa" * 32, "ww"),
+            "kl not finite, rec",
+        ),
+        (figures(state=None), figures(), "state aaaaaaaaaaaa, recorded none"),
+        (figures(), figures(state=None), "state none, recorded aaaaaaaaaaaa"),
+    ],
+)
+def test_what_only_one_side_has_of_what_a_replay_makes_is_a_difference(recorded: Figures, replayed: Figures, words: str) -> None:
+    found = compare(0, recorded, replayed, None)
+    assert found.verdict is Verdict.DIFFERS and not found.verdict.good
+    assert words in found.line
+
+
+def test_a_step_without_a_record_is_not_good() -> None:
+    found = compare(0, None, figures(), None)
+    assert (found.verdict, found.verdict.good) == (Verdict.UNRECORDED, False)
 
 
 def test_a_loss_that_is_not_finite_must_be_so_again() -> None:
@@ -166,19 +202,10 @@ def test_a_counterfactual_lists_what_moved_the_loss_first() -> None:
     ]
 
 
-FACTS = Determinism(
-    torch="2.13.0",
-    megatron="0.16.1",
-    transformers="5",
-    device="cpu",
-    cpu_capability="AVX2",
-    threads=1,
-    data_parallel_size=1,
-    tensor_model_parallel_size=1,
-    pipeline_model_parallel_size=1,
-    train_micro_batch_size=64,
-    deterministic=True,
-)
+def test_a_state_that_was_not_recorded_is_not_told_to_be_the_same() -> None:
+    assert changes(3, figures(state=None), figures(state=None)) == [
+        "step 3  0 of 2 metrics differ, the state after it was not recorded"
+    ]
 
 
 def test_facts_that_differ_are_named_with_both_values() -> None:
@@ -200,32 +227,7 @@ def test_bits_are_compared_on_an_unchanged_cpu_only() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A run of checkpoints 0, 4 and 8; the newer ones were written with two threads."""
-    home = tmp_path / "runs" / "r"
-    (home / "checkpoints").mkdir(parents=True)
-    (home / "config.yaml").write_text(dump_config(parse(raw_config(run={"name": "tiny", "id": "r"}))))
-    for version in (0, 4, 8):
-        save(home, version, threads=1 if version < 8 else 2)
-    return home
-
-
-def save(home: Path, version: int, threads: int = 1) -> Path:
-    manifest = Manifest(
-        run=UUID,
-        version=version,
-        incarnation=0,
-        topic_ids={f"r.trajectories.v{version:08d}": f"id-{version}"},
-        next_offsets=Offsets(control=0, status=0),
-        state_digest="s",
-        weights_digest="w",
-        config_digest="c",
-        determinism=FACTS.model_copy(update={"threads": threads}),
-    )
-
-    def write(folder: Path) -> None:
-        (folder / "data").write_bytes(b"weights")
-
-    return checkpoint.save(home / "checkpoints", manifest, write, rank=0, barrier=lambda: None)
+    return run_folder(tmp_path / "runs", {0: 1, 4: 1, 8: 2})
 
 
 def test_a_replay_starts_at_the_nearest_checkpoint_and_knows_the_facts_up_to_the_next(folder: Path) -> None:
@@ -327,3 +329,14 @@ def test_a_report_is_followed_as_it_grows_without_its_torn_end(tmp_path: Path) -
         return last
 
     assert list(follow_report(report, over)) == [{"line": "a"}, {"line": "b"}]
+
+
+@pytest.mark.parametrize("name", ["plain", "a: b", "a #1", "{x", "übermodel 😀", 'a"b'])
+def test_the_model_of_a_dump_is_found_whatever_its_folder_is_called(tmp_path: Path, name: str) -> None:
+    folder, raw = tmp_path / name, {"model": {"path": "x", "build": "tiny"}}
+    for part in ("model", "tokenizer"):
+        (folder / part).mkdir(parents=True)
+    apply_overrides(raw, places_in(folder))
+    assert raw["model"] == {"path": str(folder / "model"), "build": None, "tokenizer": str(folder / "tokenizer")}
+    apply_overrides(raw, places_in(folder, Path("runs/new")))
+    assert raw["model"]["path"] == "runs/new/model"

@@ -31,8 +31,8 @@ class Run:
     def __init__(self) -> None:
         self.view = RunView(RUN, START)
 
-    def put(self, topic: str, record: JsonRecord, at: float = START) -> None:
-        feed(self.view, TOPICS, f"{RUN}.{topic}", record.to_bytes(), at)
+    def put(self, topic: str, record: JsonRecord, at: float = START, offset: int = 0) -> None:
+        feed(self.view, TOPICS, f"{RUN}.{topic}", record.to_bytes(), at, offset)
 
     def at(self, seconds: float) -> Snapshot:
         return self.view.snapshot(START + seconds)
@@ -84,7 +84,7 @@ def test_a_run_without_records_is_starting() -> None:
     run = Run()
     snapshot = run.at(3)
     assert (snapshot.learner, snapshot.steps, snapshot.elapsed_s, snapshot.reward) == ("starting", 0, 3, None)
-    assert not run.view.claimed
+    assert snapshot.claims == 0
 
 
 def test_the_learners_phase_follows_from_control() -> None:
@@ -121,6 +121,27 @@ def test_a_claim_takes_back_an_earlier_stop() -> None:
     run.put("control", state(stop=Stop(reason="interrupted", v=1, resumable=True)))
     run.put("control", claim())
     assert run.view.stop is None
+
+
+def test_what_a_learner_tells_that_has_lost_the_run_is_left_out_from_the_claim_on() -> None:
+    run = Run()
+    run.put("control", claim(), offset=0)
+    run.put("control", state(F=3), offset=1)
+    run.put("control", claim(), offset=40)
+    assert (run.at(0).claims, run.at(0).learner) == (2, "claimed the run")
+    run.put("control", state(F=4, stop=Stop(reason="no producer", v=4, resumable=True)), offset=41)  # of the first one
+    run.put("status", beat(9))
+    assert (run.at(0).frontier, run.view.stop, run.at(0).beat) == (3, None, None)
+    run.put("control", state(incarnation=40, F=3), offset=42)
+    assert (run.at(0).incarnation, run.at(0).learner) == (40, "waiting for the groups of target version 3")
+
+
+def test_a_claim_that_is_of_another_run_does_not_count() -> None:
+    run = Run()
+    run.put("control", claim(), offset=0)
+    run.put("control", claim().model_copy(update={"uuid": "f" * 32}), offset=1)  # both made the topics, the first claim won
+    run.put("control", state(F=0), offset=2)
+    assert (run.at(0).claims, run.at(0).frontier) == (1, 0)
 
 
 def test_a_producers_rate_is_of_the_last_seconds() -> None:

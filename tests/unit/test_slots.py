@@ -127,7 +127,7 @@ def test_a_draw_that_is_lost_with_its_producers_is_given_up_after_max_lost() -> 
     other = table.assign(table.open_versions["rollout", 1].slots[1], "p1")
     for _ in range(LIMITS.max_lost):
         table.assign(first(table), "p0")
-        assert table.lose("p0") == [first(table)]
+        assert table.lose("p0").requests == 1
     assert first(table).next_key == Attempt(0, 0, 1, 0)
     assert table.open_versions["rollout", 1].slots[1].holders == {"p1": other}
 
@@ -212,6 +212,15 @@ def test_a_validation_prompt_has_no_other_draw() -> None:
     assert not slots.settled
     table.accept("validation", filled(table.assign(slots.slots[1], "p0")))
     assert slots.settled and not slots.complete
+
+
+def test_draws_that_are_given_up_with_their_producers_are_told_with_the_reason() -> None:
+    table = make_table()
+    for _ in range(LIMITS.max_lost - 1):
+        table.assign(first(table), "p0")
+        assert table.lose("p0").given_up == []
+    table.assign(first(table), "p0")
+    assert table.lose("p0").given_up == [f"lost {LIMITS.max_lost} times with its producer"]
 
 
 def test_a_filtered_group_opens_the_next_draw_until_there_were_max_draws() -> None:

@@ -26,7 +26,8 @@ from launch.events import (
 )
 from launch.outage import LINE_S
 from launch.outcome import FAILED, FINISHED, INTERRUPTED, WRONG_INPUT, Outcome
-from launch.supervision import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, State, Supervision
+from launch.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, State
+from launch.supervision import Supervision
 
 START_S, STOP_S, OUTAGE_S = 600.0, 30.0, 300.0
 LEARNER = "learner-0"
@@ -34,6 +35,7 @@ PRODUCERS = ("producer-0", "producer-1")
 ALL = (LEARNER, *PRODUCERS)
 ENDED = BrokerLost("the local broker (pid 7) has ended", ended=True)
 SILENT = BrokerLost("nobody listens at kafka:9092")
+TAKEN_OVER = Outcome(FAILED, "another learner has taken the run over", LEARNER)
 
 
 class Story:
@@ -296,7 +298,7 @@ def test_a_learner_without_a_checkpoint_is_not_started_again(joined: tuple[str, 
     story.on(Claimed())
     for name in joined:
         story.on(Joined(name))
-    assert story.end(LEARNER, code=1) == [Terminate("producer-0"), Terminate("producer-1")]
+    assert story.end(LEARNER, code=137) == [Terminate("producer-0"), Terminate("producer-1")]
 
 
 def test_a_learner_that_makes_no_progress_ends_the_run_and_progress_counts_anew() -> None:
@@ -331,7 +333,35 @@ def test_a_learner_that_lost_the_run_to_another_does_not_take_it_back() -> None:
     story.on(Claimed())
     story.on(Claimed())
     assert story.end(LEARNER, code=1) == [Terminate("producer-0"), Terminate("producer-1")]
-    assert story.core.outcome is not None and "another learner" in story.core.outcome.cause
+    assert story.core.outcome == TAKEN_OVER
+
+
+def test_a_life_that_died_before_its_claim_makes_no_room_for_a_foreign_one() -> None:
+    story = underway()
+    for code, claims in ((137, 0), (1, 0), (1, 2)):
+        assert story.end(LEARNER, code=code) == []
+        assert story.after(30) == [Start(LEARNER)]
+        for _ in range(claims):
+            story.on(Claimed())
+    assert story.end(LEARNER, code=1) == [Terminate("producer-0"), Terminate("producer-1")]
+    assert story.core.outcome == TAKEN_OVER
+
+
+def test_a_foreign_claim_that_is_read_in_the_pause_before_a_start_ends_the_run() -> None:
+    story = underway()
+    assert story.end(LEARNER, code=1) == []
+    assert story.on(Claimed()) == [Terminate("producer-0"), Terminate("producer-1")]
+    assert story.after(1) == []
+    assert story.core.outcome == TAKEN_OVER
+
+
+def test_the_claim_of_a_learner_that_died_right_after_it_is_its_own() -> None:
+    story = underway()
+    story.end(LEARNER, code=137)
+    story.after(1)
+    story.end(LEARNER, code=137)
+    assert story.on(Claimed()) == []
+    assert story.after(2) == [Start(LEARNER)]
 
 
 def test_a_learner_that_stopped_by_itself_is_not_started_again() -> None:
@@ -349,6 +379,39 @@ def test_a_stop_that_is_seen_after_its_learner_died_is_still_the_cause() -> None
     assert story.on(StopSeen("no producer for 300 s", finished=False)) == []
     story.end("producer-0", code=1)
     assert "no producer for 300 s" in outcome(story.end("producer-1", code=1)).cause
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_an_ordered_stop_that_is_read_after_its_learner_ended_is_no_failure_though_nothing_is_started_again(limit: int) -> None:
+    story = underway(max_restarts=limit)
+    for _ in range(limit):
+        story.end(LEARNER, code=137)
+        story.after(1)
+        story.on(Claimed())
+    assert story.end(LEARNER, code=1) == []
+    assert story.end("producer-0") == []
+    story.now += READ_S - 0.1
+    assert story.on(StopSeen("stopped by a@b", finished=False, ordered=True)) == []
+    assert outcome(story.end("producer-1")) == Outcome(INTERRUPTED, "stopped by a@b")
+
+
+def test_a_learner_that_ended_with_code_1_and_no_stop_has_failed_after_a_moment() -> None:
+    story = underway(max_restarts=0)
+    assert story.end(LEARNER, code=1) == []
+    assert story.end("producer-0", code=1) == []
+    assert story.after(READ_S - 0.1) == []
+    assert story.after(0.1) == [Terminate("producer-1")]
+    ended = outcome(story.end("producer-1"))
+    assert (ended.code, ended.blame) == (FAILED, LEARNER)
+
+
+def test_who_does_not_wait_for_an_explanation_need_not() -> None:
+    story = underway(max_restarts=0)
+    story.end(LEARNER, code=1)
+    assert story.on(Interrupted("SIGINT")) == [Terminate("producer-0"), Terminate("producer-1")]
+    story.end("producer-0")
+    ended = outcome(story.end("producer-1"))
+    assert (ended.code, ended.blame) == (FAILED, LEARNER)
 
 
 def test_the_stop_of_a_learner_that_died_is_void_once_the_next_one_runs() -> None:
@@ -454,7 +517,20 @@ def test_nothing_is_started_while_the_broker_is_away() -> None:
     assert "once the broker is back" in story.told[-1]
     assert story.after(60) == []
     story.on(BrokerBack())
-    assert sorted(command.name for command in story.on(Tick()) if isinstance(command, Start)) == [LEARNER, "producer-0"]
+    assert story.on(Tick()) == []
+    assert sorted(command.name for command in story.after(READ_S) if isinstance(command, Start)) == [LEARNER, "producer-0"]
+
+
+def test_a_stop_that_was_written_before_the_broker_died_is_read_before_anything_is_started() -> None:
+    story = underway()
+    story.end(LEARNER, code=1)
+    story.on(ENDED)
+    assert story.after(60) == [StartBroker()]
+    story.on(BrokerBack())
+    assert story.after(READ_S - 0.1) == []
+    assert story.on(StopSeen("stopped by a@b", finished=False, ordered=True)) == []
+    assert story.after(60) == [Terminate("producer-0"), Terminate("producer-1")]
+    assert story.core.outcome == Outcome(INTERRUPTED, "stopped by a@b")
 
 
 def test_broker_and_learner_that_die_together_both_come_back() -> None:
@@ -464,7 +540,7 @@ def test_broker_and_learner_that_die_together_both_come_back() -> None:
     assert story.after(1) == [StartBroker()]
     assert story.after(5) == []
     story.on(BrokerBack())
-    assert story.on(Tick()) == [Start(LEARNER)]
+    assert story.after(READ_S) == [Start(LEARNER)]
 
 
 def test_who_found_no_broker_at_its_start_had_no_wrong_input() -> None:

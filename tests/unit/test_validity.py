@@ -98,6 +98,8 @@ def test_the_row_belongs_to_version_slot_and_draw() -> None:
         ({"logprobs": logprobs(_6=float("-inf"))}, "logprobs"),
         ({"logprobs": logprobs(_6=0.01)}, "logprobs"),
         ({"logprobs": logprobs(_4=float("nan"))}, "logprobs"),
+        # As near to the bound as a float32 comes: one that is above it is refused in whatever form the group is checked.
+        ({"logprobs": np.full(7, 1e-3, dtype="<f4"), "mask": np.ones(7, dtype="|u1"), "spans": (Span(12, 0, 7),)}, "logprobs"),
         ({"rewards": {}}, "reward"),
         ({"rewards": {"a": float("nan")}}, "reward"),
         ({"rewards": {"a": 1.0, "b": float("-inf")}}, "reward"),

@@ -11,6 +11,7 @@ from tests.fakes.records import make_claim, make_heartbeat, make_state
 from tests.fakes.runs import RUN, UUID
 
 SILENCE_S = 15.0
+LEASE_BEATS = 4
 
 
 class Run:
@@ -18,12 +19,15 @@ class Run:
 
     def __init__(self, wish: StopWish | DrainWish, *records: Claim | State) -> None:
         self.view = RunView(RUN)
-        self.errand = Errand(wish, "runs/x", SILENCE_S, 0.0)
+        self.errand = Errand(wish, "runs/x", SILENCE_S, LEASE_BEATS, 0.0)
         for record in records:
-            self.view.control(record, 0.0)
+            self.view.control(record, 0.0, 0)
 
-    def beat(self, number: int) -> None:
-        self.view.status(Beat(uuid=UUID, incarnation=0, number=number), 0.0)
+    def beat(self, number: int, incarnation: int = 0) -> None:
+        self.view.status(Beat(uuid=UUID, incarnation=incarnation, number=number), 0.0)
+
+    def claim(self, incarnation: int) -> None:
+        self.view.control(make_claim(), 0.0, incarnation)
 
     def snapshot(self) -> Snapshot:
         return self.view.snapshot(100.0)
@@ -32,9 +36,9 @@ class Run:
         return self.errand.see(self.snapshot(), now)
 
 
-def members(*names: str, draining: str | None = None, stop: Stop | None = None) -> State:
+def members(*names: str, draining: str | None = None, stop: Stop | None = None, incarnation: int = 0) -> State:
     found = {name: Member(requests_partition=0, held=0, draining=name == draining) for name in names}
-    return make_state(members=found, last_version=40, stop=stop)
+    return make_state(members=found, last_version=40, stop=stop, incarnation=incarnation)
 
 
 def ended(reason: str = "interrupted", *, finished: bool = False) -> State:
@@ -49,7 +53,7 @@ def test_a_stop_is_written_once_beats_go_on_and_is_done_when_control_shows_it() 
     assert run.see(1.0) == Write()
     run.beat(7)
     assert run.see(2.0) is None
-    run.view.control(ended("stopped by a@b"), 0.0)
+    run.view.control(ended("stopped by a@b"), 0.0, 1)
     assert run.see(3.0) == Done(f"run {RUN} has stopped after 7 of 40 steps: stopped by a@b")
 
 
@@ -96,10 +100,11 @@ def test_a_drain_is_done_when_the_producer_is_no_member_any_more() -> None:
     assert run.see(0.0) is None
     run.beat(1)
     assert run.see(1.0) == Write()
-    run.view.control(members("p0", "p1", draining="p1"), 0.0)
+    run.view.control(members("p0", "p1", draining="p1"), 0.0, 1)
     run.beat(2)
     assert run.see(2.0) is None
-    run.view.control(members("p0"), 0.0)
+    run.view.control(members("p0"), 0.0, 1)
+    run.beat(LEASE_BEATS + 1)
     assert run.see(3.0) == Done(f"producer p1 has left run {RUN}; members: p0")
 
 
@@ -115,15 +120,93 @@ def test_a_producer_that_drains_already_is_only_waited_for() -> None:
 
 def test_a_producer_that_is_no_member_is_wrong_input_with_the_nearest_name() -> None:
     run = Run(DrainWish("producer-0-abce"), members("producer-0-abcd", "worker-7"))
+    run.beat(LEASE_BEATS + 1)
     with pytest.raises(ConfigError, match=r"did you mean producer-0-abcd.*members: producer-0-abcd, worker-7"):
         run.see()
+    nobody = Run(DrainWish("p0"), members())
+    nobody.beat(LEASE_BEATS + 1)
     with pytest.raises(ConfigError, match="members: none"):
-        Run(DrainWish("p0"), members()).see()
+        nobody.see()
 
 
 def test_a_drain_ends_with_the_run() -> None:
     run = Run(DrainWish("p0"), members("p0"))
     run.see()
-    run.view.control(ended("no producer"), 0.0)
+    run.view.control(ended("no producer"), 0.0, 1)
     with pytest.raises(WeirError, match=r"has stopped.*no producer"):
         run.see()
+
+
+# --- a learner that is started again meanwhile ------------------------------------------------------------------------------
+
+
+def test_a_stop_that_the_next_learner_never_hears_of_is_written_again() -> None:
+    run = Run(StopWish(), members("p0"))
+    run.see(0.0)
+    run.beat(6)
+    assert run.see(1.0) == Write()
+    run.claim(40)
+    run.beat(7)  # of the first learner, which is over
+    assert run.see(2.0) is None
+    assert not run.errand.written
+    run.beat(1, incarnation=40)
+    assert run.see(3.0) == Write()
+
+
+def test_a_claim_is_a_sign_of_life() -> None:
+    run = Run(StopWish(), members("p0"))
+    run.see(0.0)
+    run.claim(40)
+    assert run.see(SILENCE_S) is None
+    assert run.see(2 * SILENCE_S) is None
+    with pytest.raises(WeirError, match=r"no learner .* or it is being started again.* nobody is there to stop"):
+        run.see(2 * SILENCE_S + 0.1)
+
+
+def test_a_drain_is_asked_anew_of_the_next_learner_once_that_knows_the_producer() -> None:
+    run = Run(DrainWish("p1"), members("p0", "p1"))
+    run.see(0.0)
+    run.beat(LEASE_BEATS + 1)
+    assert run.see(1.0) == Write()
+    run.claim(40)
+    assert run.see(2.0) is None
+    run.view.control(members(incarnation=40), 0.0, 41)  # no producer has answered yet
+    run.beat(1, incarnation=40)
+    assert run.see(3.0) is None
+    assert "just taken the run over; nothing was asked" in run.errand.pending(run.snapshot())
+    run.view.control(members("p1", incarnation=40), 0.0, 42)
+    run.beat(2, incarnation=40)
+    assert run.see(4.0) == Write()
+    run.view.control(members(incarnation=40), 0.0, 43)
+    run.beat(LEASE_BEATS + 1, incarnation=40)
+    assert run.see(5.0) == Done(f"producer p1 has left run {RUN}; members: none")
+
+
+def test_a_producer_that_is_gone_when_the_next_learner_has_heard_all_has_left() -> None:
+    run = Run(DrainWish("p1"), members("p0", "p1"))
+    run.see(0.0)
+    run.claim(40)
+    run.view.control(members("p0", incarnation=40), 0.0, 41)
+    for number in range(1, LEASE_BEATS + 1):
+        run.beat(number, incarnation=40)
+        assert run.see(float(number)) is None
+    run.beat(LEASE_BEATS + 1, incarnation=40)
+    assert run.see(9.0) == Done(f"producer p1 has left run {RUN}; members: p0")
+
+
+def test_a_producer_is_not_unknown_before_the_learner_has_heard_all() -> None:
+    run = Run(DrainWish("p0"), members())
+    run.beat(1)
+    assert run.see(0.0) is None
+    run.view.control(members("p0"), 0.0, 1)
+    run.beat(2)
+    assert run.see(1.0) == Write()
+
+
+def test_what_is_waited_for_says_whether_anybody_was_asked() -> None:
+    run = Run(StopWish(), members("p0"))
+    run.see(0.0)
+    assert run.errand.pending(run.snapshot()).endswith("; nothing was asked of the learner yet")
+    run.beat(1)
+    run.see(1.0)
+    assert run.errand.pending(run.snapshot()).endswith("; it was asked and may still follow")

@@ -1,0 +1,108 @@
+"""Going on by hand: which checkpoint, and which changes of the config are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from learner import checkpoint
+from learner import run as learner_run
+from learner.checkpoint import Determinism, Manifest, Offsets
+from learner.resume import check_config, differences, find_checkpoint
+from learner.run import LearnerRun
+from schemas.errors import ConfigError
+from tests.fakes.runs import raw_config
+
+FACTS = Determinism(
+    torch="2", megatron="0", transformers="5", device="cpu", cpu_capability="AVX2", threads=1, data_parallel_size=1,
+    tensor_model_parallel_size=1, pipeline_model_parallel_size=1, train_micro_batch_size=4, deterministic=True,
+)  # fmt: skip
+
+
+def load(tmp_path: Path, *overrides: str) -> LearnerRun:
+    file = tmp_path / "run.yaml"
+    file.write_text(yaml.safe_dump(raw_config()), encoding="utf-8")
+    return learner_run.load(str(file), [f"run.dir={tmp_path}", "run.id=r", *overrides])
+
+
+def manifest(run: LearnerRun, version: int = 4) -> Manifest:
+    return Manifest(
+        run="u", version=version, incarnation=0, topic_ids={}, next_offsets=Offsets(control=0, status=0), state_digest="s",
+        weights_digest="w", config_digest=run.config_digest, determinism=FACTS,
+    )  # fmt: skip
+
+
+def save(run: LearnerRun, version: int) -> Path:
+    return checkpoint.save(run.folder / "checkpoints", manifest(run, version), lambda _: None, rank=0, barrier=lambda: None)
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> LearnerRun:
+    run = load(tmp_path)
+    run.folder.mkdir()
+    run.keep_config()
+    return run
+
+
+def test_the_config_is_kept_under_its_digest_and_can_be_read_again(before: LearnerRun) -> None:
+    (kept,) = before.folder.glob("config.*.yaml")
+    assert kept.name == f"config.{before.config_digest}.yaml"
+    before.keep_config()
+    assert learner_run.load(str(kept)).config_digest == before.config_digest
+
+
+def test_the_newest_whole_checkpoint_is_gone_on_from(before: LearnerRun) -> None:
+    save(before, 2)
+    (save(before, 4) / "manifest.json").unlink()
+    folder, found = find_checkpoint(before)
+    assert (folder.name, found.version) == ("step_00000002", 2)
+
+
+def test_without_a_whole_checkpoint_all_damages_are_named(before: LearnerRun) -> None:
+    with pytest.raises(ConfigError, match=r"--resume='r': .*checkpoints has no whole checkpoint; start the run anew"):
+        find_checkpoint(before)
+    for version in (2, 4):
+        (save(before, version) / "manifest.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"no whole checkpoint: .*step_00000002.*cannot be read.*step_00000004.*cannot be read"):
+        find_checkpoint(before)
+
+
+def test_every_key_that_cannot_change_is_named_with_both_values(before: LearnerRun, tmp_path: Path) -> None:
+    now = load(tmp_path, "learner.optimizer.lr=0.5", "grpo.num_prompts_per_step=8", "logger.wandb=true")
+    with pytest.raises(ConfigError) as refused:
+        check_config(now, manifest(before))
+    assert {problem.key: problem.value for problem in refused.value.problems} == {
+        "grpo.num_prompts_per_step": 8,
+        "learner.optimizer.lr": 0.5,
+    }
+    assert "it was 16" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "change", ["logger.wandb=true", "grpo.max_num_steps=99", "refit.phase_timeout_s=20", "learner.rank_timeout_s=300"]
+)
+def test_what_no_step_depends_on_may_change(change: str, before: LearnerRun, tmp_path: Path) -> None:
+    check_config(load(tmp_path, change), manifest(before))
+
+
+def test_a_decay_that_follows_the_last_step_may_move_with_it(tmp_path: Path) -> None:
+    decay = "learner.optimizer.lr_decay_style=linear"
+    before, now = load(tmp_path, decay), load(tmp_path, decay, "grpo.max_num_steps=99")
+    assert now.config_digest != before.config_digest
+    before.folder.mkdir()
+    before.keep_config()
+    check_config(now, manifest(before))
+
+
+def test_a_change_that_cannot_be_named_is_refused_all_the_same(before: LearnerRun, tmp_path: Path) -> None:
+    next(before.folder.glob("config.*.yaml")).unlink()
+    with pytest.raises(ConfigError, match=rf"config\.{before.config_digest}\.yaml is not there; use the run's own config"):
+        check_config(load(tmp_path, "learner.optimizer.lr=0.5"), manifest(before))
+
+
+def test_other_facts_of_the_arithmetic_are_named() -> None:
+    now = FACTS.model_copy(update={"threads": 4, "torch": "3"})
+    assert differences(FACTS, now) == ["torch 2 -> 3", "threads 1 -> 4"]
+    assert differences(FACTS, FACTS) == []
