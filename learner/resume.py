@@ -5,6 +5,7 @@ Neither torch nor megatron is imported here.
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def check_config(run: LearnerRun, manifest: Manifest) -> None:
             f"its digest is {run.config_digest}, the checkpoint was made under {manifest.config_digest}, and {kept} is not there"
         )
         raise ConfigError([Problem("--config", None, f"a key that cannot change has changed: {why}", "use the run's own config")])
-    before, now = learner_run.load(str(kept), [f"run.id={run.id}"]).digested, run.digested
+    before, now = learner_run.load(str(kept), [f"run.id={json.dumps(run.id)}"]).digested, run.digested
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     fix = "leave it, or start a new run (run.fork_from starts one from a checkpoint)"
     problems = [

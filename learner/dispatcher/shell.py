@@ -23,6 +23,7 @@ from broker_config.topics import parse as parse_topic
 from broker_config.watchdog import Watchdog
 from broker_config.writer import LogWriter
 from learner.dispatcher import events as ev
+from learner.dispatcher.beats import Beats
 from learner.dispatcher.bodies import Bodies
 from learner.dispatcher.claim import Claimed, ControlLog
 from learner.dispatcher.core import Dispatcher
@@ -38,7 +39,6 @@ from learner.run import LearnerRun
 from schemas import headers as headers_of
 from schemas import seal as seals
 from schemas import status
-from schemas.control import DatasetFacts
 from schemas.errors import BrokerError, RecordRefused
 from schemas.failpoints import reach
 from schemas.identity import seal_key
@@ -70,15 +70,9 @@ class Shell:
     """Owns every Kafka client of the learner. `run` returns when the run is over or rank 0 has gone."""
 
     def __init__(
-        self,
-        run: LearnerRun,
-        link: Link,
-        signs: SignsOfLife,
-        bootstrap: str,
-        claim: tuple[Claimed, ControlLog],
-        writer: LogWriter,
+        self, run: LearnerRun, link: Link, signs: SignsOfLife, bootstrap: str, held: tuple[Claimed, ControlLog], writer: LogWriter
     ) -> None:
-        claimed, control = claim
+        claimed, control = held
         self.config = run
         self.link = link
         self.signs = signs
@@ -102,9 +96,7 @@ class Shell:
         self.states: StateLog
         self.news: list[dict[str, Any]] = []
         self.question_since: float | None = None
-        self.beat_number = 0
-        self.next_beat: float | None = time.monotonic()
-        self.beat_sent = 0.0
+        self.beats = Beats(run.dispatch.beat_s, run.kafka.outage_timeout_s)
         self.past = PastBeat()
         self.over = False
         self.parent = ParentWatch(Parent(run.learner.rank_timeout_s), self.inbox.put)
@@ -149,8 +141,10 @@ class Shell:
 
     def _take(self, item: Item) -> None:
         match item:
+            case Record(topic=self.topics.status):
+                self._on_status(item)
             case Record():
-                self._on_record(item)
+                self._on_version_record(item)
             case Asked(message):
                 self._on_question(message)
             case Happened(then):
@@ -173,39 +167,16 @@ class Shell:
             self.inbox.put(closed)
 
     def _patience(self) -> float:
-        now = time.monotonic()
-        ends = [now + 1.0]
-        if self.next_beat is not None:
-            ends.append(self.next_beat)
+        patience = self.beats.patience(1.0)
         if self.question_since is not None:
-            ends.append(self.question_since + ANSWER_S)
-        return max(0.0, min(ends) - now)
+            patience = min(patience, max(0.0, self.question_since + ANSWER_S - time.monotonic()))
+        return patience
 
     def _beat_if_due(self) -> None:
-        now = time.monotonic()
-        if self.next_beat is None:
-            limit = self.config.kafka.outage_timeout_s
-            if now - self.beat_sent > limit:
-                raise BrokerError(
-                    f"nothing written to {self.topics.status} came back from the broker at {self.bootstrap} for {limit:g} s "
-                    "(kafka.outage_timeout_s); is it up?"
-                )
-            return
-        if now < self.next_beat:
-            return
-        self.beat_sent = now
-        self.next_beat = None  # the next one is due a second after this one has been read back
-        self.beat_number += 1
-        beat = self.core.beat_record(self.beat_number)
-        self.writer.post(self.topics.status, beat.to_bytes(), key="beat")
+        if self.beats.due():
+            self.writer.post(self.topics.status, self.core.beat_record(self.beats.number).to_bytes(), key="beat")
 
     # --- records ------------------------------------------------------------------------------------------------------------
-
-    def _on_record(self, record: Record) -> None:
-        if record.topic == self.topics.status:
-            self._on_status(record)
-        else:
-            self._on_version_record(record)
 
     def _on_status(self, record: Record) -> None:
         try:
@@ -219,7 +190,7 @@ class Shell:
             return
         if isinstance(decoded, Beat):
             if decoded.incarnation == self.claimed.incarnation:
-                self.next_beat = time.monotonic() + self.config.dispatch.beat_s
+                self.beats.read_back()
                 self._fence()
                 self._do_event(ev.BeatRead(decoded.number))
             return
@@ -345,7 +316,8 @@ class Shell:
             case ev.MakeTopic(kind, version):
                 self._in_worker(lambda: self.versions.make(kind, version), lambda made: self._topic_made(kind, version, made))
             case ev.CloseTopic(kind, version):
-                self._close_topic(kind, version)
+                self.versions.leave(kind, version)
+                self._forget(self.versions.name(kind, version))
             case ev.WriteSeal(seal):
                 self._fence()
                 reach("dispatcher.before_seal")
@@ -372,10 +344,6 @@ class Shell:
                 log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
             case _:
                 assert_never(command)
-
-    def _make_intake(self, dataset: DatasetFacts) -> Intake:
-        rules = rules_of(self.config, self.claimed.uuid, dataset, self.vocab_size)
-        return Intake(rules, self.config.kafka.partitions, self.topics.quarantine, self.writer)
 
     def _answer_batch(self, answer: ev.AnswerBatch) -> None:
         topic = self.topics.trajectories(answer.version)
@@ -408,13 +376,12 @@ class Shell:
     def _topic_made(self, kind: Kind, version: int, topic_id: str) -> None:
         if self.intake is None:
             assert self.core.dataset is not None  # no version is opened before the data set is known
-            self.intake = self._make_intake(self.core.dataset)
+            rules = rules_of(self.config, self.claimed.uuid, self.core.dataset, self.vocab_size)
+            self.intake = Intake(rules, self.config.kafka.partitions, self.topics.quarantine, self.writer)
         self.versions.read(kind, version)
         self._do_event(ev.TopicReady(kind, version, topic_id))
 
-    def _close_topic(self, kind: Kind, version: int) -> None:
-        topic = self.versions.name(kind, version)
-        self.versions.leave(kind, version)
+    def _forget(self, topic: str) -> None:
         self.bodies.drop(topic)
         if self.intake is not None:
             self.intake.forget(topic)
