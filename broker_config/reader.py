@@ -20,11 +20,12 @@ from broker_config.consuming import look_up
 from broker_config.deadline import Deadline
 from broker_config.kafka_errors import broker_error, data_of
 from schemas.config import KafkaConfig
-from schemas.errors import BrokerError
+from schemas.errors import BrokerError, DeadlineExceeded
 from schemas.headers import as_mapping
 
 log = logging.getLogger(__name__)
 
+ASK_S = 5.0  # one question to the broker; asked again while an outage lasts
 POLL_S = 0.05  # a new assignment waits so long at most; a record ends the wait at once
 RENEW_AFTER = 64  # topics
 
@@ -52,7 +53,7 @@ class LogReader:
 
     def __init__(self, kafka: KafkaConfig, bootstrap: str, name: str, group_id: str, sink: Sink) -> None:
         self._make: Callable[[], Consumer] = lambda: make_consumer(kafka, bootstrap, name, group_id)
-        self._timeout_s = kafka.timeout_s
+        self._outage_s = kafka.outage_timeout_s
         self._sink = sink
         self._changes: queue.SimpleQueue[tuple[list[tuple[Partition, int]], list[Partition]]] = queue.SimpleQueue()
         self._positions: dict[Partition, int] = {}
@@ -134,8 +135,15 @@ class LogReader:
         return consumer
 
     def _look_up(self, consumer: Consumer, topics: set[str]) -> None:
+        """An outage of the broker is waited out, as everywhere in a run."""
+        deadline = Deadline(self._outage_s)
         for topic in sorted(topics):
-            look_up(consumer, topic, Deadline(self._timeout_s))
+            while not self._stop.is_set():
+                try:
+                    look_up(consumer, topic, deadline.at_most(ASK_S))
+                    break
+                except DeadlineExceeded:
+                    deadline.check(f"the broker to look up topic {topic} (kafka.outage_timeout_s)")
 
     def _renew(self, consumer: Consumer) -> Consumer:
         consumer.close()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT = Path(__file__).parents[2]
-FORK_S = 120.0  # the first one waits for the imports
+FORK_S = 300.0  # the first one waits for the imports
 IMPORTS: Final = (
     "producer.shell",
     "producer.scripted_engine",
