@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -51,11 +52,19 @@ RUN = (
 _LINE = re.compile(r"step=(\d+) .* total_s=([\d.]+)")
 
 
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds by the clock, and of the processors for the learner's processes, which other programs do not stretch."""
+
+    clock: float
+    cpu: float
+
+
 class TimedRun(CrashingRun):
     """Its learner is a program of its own, as people start it, and leaves a mark at its first optimizer step."""
 
-    def timed(self, *, resume: bool) -> tuple[Part, float]:
-        """The learner, and how many seconds it took from its start to that step."""
+    def timed(self, *, resume: bool) -> tuple[Part, Took]:
+        """The learner, and what it took from its start to that step."""
         mark = self.folder / f"stepped-{len(self.parts)}" / STEP
         mark.parent.mkdir()
         # SIGCONT does nothing to a process that runs: only the mark is wanted.
@@ -65,7 +74,8 @@ class TimedRun(CrashingRun):
         learner = self._start(LEARNER, lambda log: self._program(command, log))
         self._arms = {}
         self.until(mark.exists, START_S, "the first optimizer step")
-        return learner, mark.stat().st_mtime - began
+        cpu = sum(sum(process.cpu_times()[:2]) for process in learner.tree())
+        return learner, Took(mark.stat().st_mtime - began, cpu)
 
 
 def main() -> int:
@@ -81,9 +91,12 @@ def main() -> int:
     finally:
         nursery.close()
     figures = {name: statistics.median(found[name] for found in rounds) for name in rounds[0]}
-    figures["next step after a kill / cold start"] = statistics.median(
-        found["kill to the next optimizer step, s"] / found["cold start to the first optimizer step, s"] for found in rounds
-    )
+    for unit in ("s", "CPU s"):
+        ratios = [
+            found[f"kill to the next optimizer step, {unit}"] / found[f"cold start to the first optimizer step, {unit}"]
+            for found in rounds
+        ]
+        figures[f"next step after a kill / cold start, {unit}"] = statistics.median(ratios)
     width = max(map(len, figures))
     for name, value in figures.items():
         print(f"{name:<{width}}  {value:>10.4g}")
@@ -124,8 +137,10 @@ def _round(bootstrap: str, folder: Path, nursery: Nursery, versions: int) -> dic
             part.end()
         replayed = _replay(run, steps)
     return {
-        "cold start to the first optimizer step, s": cold,
-        "kill to the next optimizer step, s": warm,
+        "cold start to the first optimizer step, s": cold.clock,
+        "kill to the next optimizer step, s": warm.clock,
+        "cold start to the first optimizer step, CPU s": cold.cpu,
+        "kill to the next optimizer step, CPU s": warm.cpu,
         "training of a step, s": trained,
         "catch-up of a step, s": caught_up,
         "replay of a step, s": replayed,
