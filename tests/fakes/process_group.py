@@ -5,17 +5,24 @@ from collections.abc import Iterator
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def gloo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """torch.distributed with gloo and a world of 1. Imported by name into the test modules that need it."""
+    """torch.distributed with gloo and a world of 1. Imported by name into the test modules that need it.
+
+    Megatron's groups belong to the default group of the moment, and an engine of vLLM in the same process takes that down when it
+    is closed: so each module leaves none behind.
+    """
     import torch
     import torch.distributed as dist
+    from megatron.core import parallel_state
 
-    if dist.is_initialized():
-        yield
-        return
-    torch.set_num_threads(1)
-    store = tmp_path_factory.mktemp("gloo") / "store"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    found = dist.is_initialized()
+    if not found:
+        torch.set_num_threads(1)
+        store = tmp_path_factory.mktemp("gloo") / "store"
+        dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
     yield
-    dist.destroy_process_group()
+    if parallel_state.model_parallel_is_initialized():
+        parallel_state.destroy_model_parallel()
+    if not found:
+        dist.destroy_process_group()
