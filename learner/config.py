@@ -136,8 +136,8 @@ class LearnerConfig(Section):
     threads: Annotated[int, Field(ge=1)] | None = None
     """Threads of torch in each process; null: what the environment says (OMP_NUM_THREADS)."""
     rank_timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    """A process that hears nothing from rank 0 for so long exits; one that is stopped for three quarters of it is killed. Must exceed
-    refit.phase_timeout_s."""
+    """A process that hears nothing from rank 0 for so long exits; one that is stopped for three quarters of it is killed. Must
+    exceed refit.phase_timeout_s."""
 
     @property
     def model_parallel_size(self) -> int:

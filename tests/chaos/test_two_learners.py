@@ -71,7 +71,8 @@ def check_once(run: CrashingRun, idle: set[int]) -> None:
     run.note(account)
     steps = [outcome.step for outcome in account.outcomes]
     assert steps == list(range(len(steps)))
-    assert run.steps()[: len(steps)] == steps
+    # The line follows the record: a kill in between leaves the last one to the next learner.
+    assert run.steps() in (steps, steps[:-1])
     root = run.run_folder / "checkpoints"
     saved = {read(step_folder(root, version)).incarnation for version in versions(root)}
     assert not idle & saved, (idle, saved)
