@@ -28,8 +28,8 @@ from pathlib import Path
 from broker_config.deadline import Deadline
 from broker_config.local_broker import LocalBroker
 from schemas import failpoints
-from tests.chaos.by_hand import CONFIG, END_S, LEARNER, START_S, Part
-from tests.chaos.crashes import CrashingRun, crashing
+from tests.chaos.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand
+from tests.chaos.crashes import CrashingRun
 from tests.fakes.nursery import Nursery
 from tests.pipeline import ROOT, environment
 from tests.support import eventually
@@ -115,7 +115,7 @@ def _broker(root: Path) -> Iterator[str]:
 
 
 def _round(bootstrap: str, folder: Path, nursery: Nursery, versions: int) -> dict[str, float]:
-    with crashing(bootstrap, folder, nursery, *RUN, kind=TimedRun) as run:
+    with by_hand(bootstrap, folder, nursery, *RUN, kind=TimedRun) as run:
         producers = [run.producer(f"producer-{n}") for n in range(PRODUCERS)]
         eventually(lambda: all("engine ready" in part.output for part in producers), START_S, "the producers to be ready")
         learner, cold = run.timed(resume=False)

@@ -375,12 +375,21 @@ def make_tiny_model() -> None:
         )  # fmt: skip
 
 
+R = TypeVar("R", bound=ByHand)
+
+
 @contextmanager
-def by_hand(bootstrap: str, folder: Path, nursery: Nursery, *overrides: str) -> Iterator[ByHand]:
+def by_hand(
+    bootstrap: str,
+    folder: Path,
+    nursery: Nursery,
+    *overrides: str,
+    kind: Callable[..., R] = ByHand,  # type: ignore[assignment]
+) -> Iterator[R]:
     """A run; none of its processes is left, and what they wrote is shown when the test fails."""
     make_tiny_model()
     folder.mkdir(parents=True, exist_ok=True)
-    run = ByHand(bootstrap, folder, nursery, *overrides)
+    run = kind(bootstrap, folder, nursery, *overrides)
     try:
         yield run
     except BaseException:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import yaml
 
 from schemas import config_file, failpoints
 from schemas.metrics import StepMetrics
-from tests.chaos.by_hand import CONFIG, START_S, ByHand, Part, make_tiny_model
+from tests.chaos.by_hand import CONFIG, START_S, ByHand, Part, by_hand
 from tests.chaos.ledger import Log, Trained, steps_of
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED
@@ -129,30 +127,6 @@ class CrashingRun(ByHand):
         return steps_of(self.run_folder)
 
 
-R = TypeVar("R", bound=CrashingRun)
-
-
-@contextmanager
-def crashing(
-    bootstrap: str,
-    folder: Path,
-    nursery: Nursery,
-    *overrides: str,
-    kind: Callable[..., R] = CrashingRun,  # type: ignore[assignment]
-) -> Iterator[R]:
-    """A run; none of its processes is left, and what they wrote is shown when the test fails."""
-    make_tiny_model()
-    folder.mkdir(parents=True, exist_ok=True)
-    run = kind(bootstrap, folder, nursery, *overrides)
-    try:
-        yield run
-    except BaseException:
-        print(run.story())
-        raise
-    finally:
-        run.close()
-
-
 def undisturbed(bootstrap: str, folder: Path, nursery: Nursery, *overrides: str, nproc: int = 1) -> Account:
     """A run to its end, nobody struck."""
     return chained(bootstrap, folder, nursery, (), *overrides, nproc=nproc)
@@ -167,7 +141,7 @@ def chained(
         AssertionError: a point was not reached, somebody else died, or a step was told twice or never.
     """
     account = Account()
-    with crashing(bootstrap, folder, nursery, *overrides) as run:
+    with by_hand(bootstrap, folder, nursery, *overrides, kind=CrashingRun) as run:
         producers: list[Part] = []
         for number, strike in enumerate([*strikes, None]):
             learner = run.started(strike, resume=number > 0, nproc=nproc)

@@ -23,8 +23,8 @@ from broker_config import admin
 from broker_config.deadline import Deadline
 from broker_config.local_broker import LocalBroker
 from learner.checkpoint import latest
-from tests.chaos.by_hand import CONFIG, START_S, Part, Watched
-from tests.chaos.crashes import PRODUCERS, RUN, CrashingRun, crashing
+from tests.chaos.by_hand import CONFIG, START_S, Part, Watched, by_hand
+from tests.chaos.crashes import PRODUCERS, RUN, CrashingRun
 from tests.chaos.ledger import Ledger, read_acknowledged, settle, steps_of
 from tests.fakes.nursery import Nursery
 from tests.fakes.witness import VARIABLE
@@ -90,7 +90,7 @@ def live_and_die(folder: Path, nursery: Nursery, kills: int, seed: int, say: Say
     chance = random.Random(seed)
     with (
         _broker(folder / "broker") as broker,
-        crashing(broker.start(Deadline(BROKER_S)), folder / "run", nursery, *OVERRIDES, kind=MortalRun) as run,
+        by_hand(broker.start(Deadline(BROKER_S)), folder / "run", nursery, *OVERRIDES, kind=MortalRun) as run,
     ):
         for life in range(kills):
             parts = _begin(run, resume=life > 0)

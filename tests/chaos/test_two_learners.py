@@ -20,8 +20,8 @@ from schemas.control import Claim
 from schemas.headers import as_mapping
 from schemas.metrics import StepMetrics
 from tests.brokers import Broker
-from tests.chaos.by_hand import START_S, Part
-from tests.chaos.crashes import PRODUCERS, RUN, Account, CrashingRun, N, crashing
+from tests.chaos.by_hand import START_S, Part, by_hand
+from tests.chaos.crashes import PRODUCERS, RUN, Account, CrashingRun, N
 from tests.fakes.nursery import Nursery
 
 LONG = (*RUN, "grpo.max_num_steps=100000")
@@ -32,7 +32,7 @@ UNDER_WAY_S = 1.0
 @contextmanager
 def working(broker: Broker, nursery: Nursery, folder: Path) -> Iterator[tuple[CrashingRun, Part]]:
     """A run whose learner trains."""
-    with crashing(broker.bootstrap, folder, nursery, *LONG) as run:
+    with by_hand(broker.bootstrap, folder, nursery, *LONG, kind=CrashingRun) as run:
         learner = run.learner()
         for name in PRODUCERS:
             run.producer(name)
@@ -130,7 +130,7 @@ def one_takes_over(broker: Broker, nursery: Nursery, folder: Path, rounds: int) 
 
 
 def two_start_anew(broker: Broker, nursery: Nursery, folder: Path) -> None:
-    with crashing(broker.bootstrap, folder, nursery, *LONG) as run:
+    with by_hand(broker.bootstrap, folder, nursery, *LONG, kind=CrashingRun) as run:
         learners = [run.learner() for _ in range(2)]
         for learner in learners:
             learner.awaited = True

@@ -15,8 +15,8 @@ from broker_config.deadline import Deadline
 from schemas.config import KafkaConfig
 from schemas.headers import as_mapping
 from tests.brokers import Broker
-from tests.chaos.by_hand import START_S
-from tests.chaos.crashes import RUN, Account, CrashingRun, G, N, Strike, crashing
+from tests.chaos.by_hand import START_S, by_hand
+from tests.chaos.crashes import RUN, Account, CrashingRun, G, N, Strike
 from tests.fakes.nursery import Nursery
 from tests.pipeline import environment
 
@@ -76,7 +76,7 @@ def goes_on(run: CrashingRun, version: int, published: int) -> None:
 def test_a_version_that_is_complete_is_sealed_and_trained_and_the_next_one_is_filled(
     broker: Broker, nursery: Nursery, tmp_path: Path
 ) -> None:
-    with crashing(broker.bootstrap, tmp_path, nursery, *ALONE) as run:
+    with by_hand(broker.bootstrap, tmp_path, nursery, *ALONE, kind=CrashingRun) as run:
         strike = Strike("dispatcher.before_seal", 3)
         learner = run.started(strike, resume=False)
         first = run.producer("first", stuck_after(3 * N))
@@ -88,7 +88,7 @@ def test_a_version_that_is_complete_is_sealed_and_trained_and_the_next_one_is_fi
 
 
 def test_a_version_that_is_half_filled_is_filled(broker: Broker, nursery: Nursery, tmp_path: Path) -> None:
-    with crashing(broker.bootstrap, tmp_path, nursery, *ALONE) as run:
+    with by_hand(broker.bootstrap, tmp_path, nursery, *ALONE, kind=CrashingRun) as run:
         learner = run.learner()
         first = run.producer("first", stuck_after(2 * N + N // 2))
         run.watch()

@@ -9,22 +9,9 @@ from pathlib import Path
 import pytest
 
 from learner import checkpoint
-from learner.checkpoint import Determinism, Manifest, Offsets, SaveFailed
+from learner.checkpoint import Manifest, Offsets, SaveFailed
 from schemas.errors import WeirError
-
-FACTS = Determinism(
-    torch="2",
-    megatron="0.16",
-    transformers="5",
-    device="cpu",
-    cpu_capability="AVX2",
-    threads=1,
-    data_parallel_size=1,
-    tensor_model_parallel_size=1,
-    pipeline_model_parallel_size=1,
-    train_micro_batch_size=64,
-    deterministic=True,
-)
+from tests.fakes.facts import FACTS
 
 
 def manifest(version: int, *, state: str = "s", incarnation: int = 3) -> Manifest:

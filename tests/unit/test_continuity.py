@@ -10,16 +10,13 @@ import pytest
 
 from broker_config.admin import LogBounds, TopicInfo
 from broker_config.topics import Topics
-from learner.checkpoint import Determinism, Manifest, Offsets
+from learner.checkpoint import Manifest, Offsets
 from learner.dispatcher.continuity import Holdings, Loss, find_losses, first_lost, report, sealed_versions
 from schemas.control import State
 from schemas.seal import Seal, SealedSlot
+from tests.fakes.facts import FACTS
 
 TOPICS = Topics("r")
-FACTS = Determinism(
-    torch="2", megatron="0", transformers="5", device="cpu", cpu_capability="AVX2", threads=1, data_parallel_size=1,
-    tensor_model_parallel_size=1, pipeline_model_parallel_size=1, train_micro_batch_size=4, deterministic=True,
-)  # fmt: skip
 SINGLE = (TOPICS.control, TOPICS.status, TOPICS.requests, TOPICS.metrics, TOPICS.quarantine)
 SHA = "ab" * 32
 

@@ -9,16 +9,12 @@ import yaml
 
 from learner import checkpoint
 from learner import run as learner_run
-from learner.checkpoint import Determinism, Manifest, Offsets
+from learner.checkpoint import Manifest, Offsets
 from learner.resume import check_config, differences, find_checkpoint
 from learner.run import LearnerRun
 from schemas.errors import ConfigError
+from tests.fakes.facts import FACTS
 from tests.fakes.runs import raw_config
-
-FACTS = Determinism(
-    torch="2", megatron="0", transformers="5", device="cpu", cpu_capability="AVX2", threads=1, data_parallel_size=1,
-    tensor_model_parallel_size=1, pipeline_model_parallel_size=1, train_micro_batch_size=4, deterministic=True,
-)  # fmt: skip
 
 
 def load(tmp_path: Path, *overrides: str) -> LearnerRun:
