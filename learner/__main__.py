@@ -9,6 +9,8 @@ import argparse
 import logging
 import os
 import sys
+import threading
+from importlib import import_module
 
 from broker_config import logs
 from broker_config.lifeline import die_with_parent
@@ -63,12 +65,14 @@ def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool, a
     if rank == 0:
         folder = found[0] if found else None
         dispatcher = DispatcherClient(config, overrides, run.learner.rank_timeout_s, folder, accept_loss=accept_loss)
-        if resume:  # what cannot go on is told before a model is loaded
-            dispatcher.await_claim()
 
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if run.learner.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(run.learner.threads)
+    if dispatcher is not None and resume:
+        # What cannot go on is told before a model is loaded; the libraries, which take about as long to load, come meanwhile.
+        threading.Thread(target=import_module, args=("learner.session",), daemon=True).start()
+        dispatcher.await_claim()
     from learner.session import serve
 
     return serve(run, dispatcher, begin, found[1] if found else None)

@@ -4,8 +4,8 @@ Megatron writes into `step_00000012.<incarnation>.tmp`; every rank makes its fil
 renames the folder onto a name that must not exist. A folder whose manifest is missing, or names a file that is missing or of
 another size, is damaged: it is never loaded, and named in a warning. Reading manifests needs neither torch nor megatron.
 
-Saving has two halves, so that training can go on between them: `begin` (the state is copied, or written) and `Saving.finish`
-(all ranks have written; the folder gets its manifest and its name).
+Saving has three parts, so that training can go on between them: `begin` (the state is copied, or written), `Saving.finish` (all
+ranks have written) and `Saving.publish` (rank 0 alone: the folder gets its manifest and its name).
 
 The files in `megatron/` are not safe to load from strangers: they hold pickled Python objects.
 """
@@ -148,15 +148,11 @@ class Saving:
         """Whether this rank's files are written, or cannot be, after `timeout_s` at most."""
         return self._writing is None or self._writing.wait(timeout_s)
 
-    def finish(self, manifest: Manifest | None, confirm: Callable[[], None] = lambda: None) -> Path:
-        """The folder under its name. All ranks call it, rank 0 with the manifest.
-
-        `confirm` runs on rank 0 right before the rename and raises when this learner may no longer write. A valid folder of the
-        same state digest is kept; a damaged one becomes `.bad.<incarnation>`.
+    def finish(self) -> None:
+        """Make this rank's files durable; returns when all ranks have. All call it.
 
         Raises:
             SaveFailed: a rank could not write.
-            WeirError: a valid checkpoint of another state already has the name.
         """
         with self._told():
             if self._writing is not None:
@@ -164,9 +160,19 @@ class Saving:
             for file in _files(self._tmp):
                 _fsync(file)
             self._barrier()
-            if manifest is not None:
-                _rank0_publish(self._tmp, self._final, manifest, confirm)
-            self._barrier()
+
+    def publish(self, manifest: Manifest, confirm: Callable[[], None] = lambda: None) -> Path:
+        """Rank 0, after `finish`: the folder under its name.
+
+        `confirm` runs right before the rename and raises when this learner may no longer write. A valid folder of the same state
+        digest is kept; a damaged one becomes `.bad.<incarnation>`.
+
+        Raises:
+            SaveFailed: the disk is full.
+            WeirError: a valid checkpoint of another state already has the name.
+        """
+        with self._told():
+            _publish(self._tmp, self._final, manifest, confirm)
         return self._final
 
     @contextlib.contextmanager
@@ -201,20 +207,6 @@ def begin(
     return saving
 
 
-def save(
-    root: Path,
-    manifest: Manifest,
-    write: Callable[[Path], Writing | None],
-    *,
-    rank: int,
-    barrier: Callable[[], None],
-    confirm: Callable[[], None] = lambda: None,
-) -> Path:
-    """Both halves at once."""
-    saving = begin(root, manifest.version, manifest.incarnation, write, rank=rank, barrier=barrier)
-    return saving.finish(manifest if rank == 0 else None, confirm)
-
-
 def _space(folder: Path) -> str:
     """Where there is how much room, and what a person does about it."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
@@ -238,7 +230,7 @@ def sweep(root: Path, incarnation: int) -> list[str]:
     return removed
 
 
-def _rank0_publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], None]) -> None:
+def _publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], None]) -> None:
     reach("learner.before_manifest")
     files = {str(file.relative_to(tmp)): file.stat().st_size for file in _files(tmp)}
     text = manifest.model_copy(update={"files": files}).model_dump_json(indent=1)

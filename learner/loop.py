@@ -5,9 +5,8 @@
          -> finish -> last checkpoint, export       -> finished
          -> stop
 
-Rank 0 waits only inside `next`, which comes back within seconds, and for its own checkpoint files, so every rank hears a command
-at least every ten. A checkpoint that is written in the background is completed as soon as rank 0 has written its files, and
-before the next one begins and the run ends.
+Rank 0 waits only inside `next`, which comes back within seconds, and for its checkpoints (`saves.py`), so every rank hears a
+command at least every ten.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import logging
 import math
 import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import assert_never
@@ -27,13 +27,14 @@ from broker_config.address import listen_address
 from learner import checkpoint
 from learner.batch import deal
 from learner.catch_up import CatchUp
-from learner.checkpoint import Manifest, Offsets, SaveFailed, determinism
+from learner.checkpoint import SaveFailed
 from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.group_metrics import group_metrics
 from learner.metrics_log import MetricsLog
 from learner.nccl_transfer import NcclSender
-from learner.ranks import KEEPALIVE_S, Ranks
+from learner.ranks import Ranks
 from learner.run import LearnerRun
+from learner.saves import Saves
 from learner.transfer import GlooSender, Sender
 from learner.worker import Worker
 from schemas.errors import TransferError
@@ -54,6 +55,12 @@ class Clock:
     refit: float = 0.0
     training: float = 0.0
     checkpointing: float = 0.0
+
+    @contextmanager
+    def saving(self) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.checkpointing += time.monotonic() - began
 
     def restart(self) -> dict[str, float]:
         """The finished step's times, by NeMo RL's names; the clock starts again."""
@@ -87,13 +94,11 @@ class Loop:
         self.ranks = ranks
         self.dispatcher = dispatcher
         self.version = version
-        self.saved = version if version > 0 else -1
+        self.saves = Saves(run, worker, ranks, dispatcher, version)
         self.clock = Clock()
         self.metrics: MetricsLog
         self.trained: Trained | None = None
         self.catch_up = CatchUp()
-        self.manifest: Manifest | None = None
-        """Of the checkpoint that was begun last."""
         self.weights_digest = ""
         self.interrupted: str | None = None
         self.heard = time.monotonic()
@@ -114,7 +119,7 @@ class Loop:
         try:
             if self.version == 0:
                 self._checkpoint()
-                self._finish_save()  # from here on there is always a whole one
+                self.saves.finish()  # from here on there is always a whole one
             self.clock.restart()
             code = self._serve()
         except SaveFailed as failure:
@@ -130,8 +135,8 @@ class Loop:
         while True:
             if self.interrupted is not None:
                 self.dispatcher.stop(self.interrupted)
-            if self.worker.saving is not None and self.worker.saving.wait(0.0):
-                self._finish_save()
+            with self.clock.saving():
+                self.saves.turn()
             asked = time.monotonic()
             answer = self.dispatcher.next()
             self._log_news()
@@ -151,6 +156,8 @@ class Loop:
                     self._finish()
                 case Stop(reason, finished, ordered):
                     log.log(logging.INFO if finished or ordered else logging.ERROR, "stop: %s", reason)
+                    if ordered:
+                        self.saves.finish()  # one that was begun; after a failure there may be no broker to ask
                     return 0 if finished else 1
                 case _:
                     assert_never(answer)
@@ -260,9 +267,9 @@ class Loop:
 
     def _finish(self) -> None:
         self._report_pending()
-        if self.saved != self.version:
+        if self.saves.last != self.version:
             self._checkpoint()
-        self._finish_save()
+        self.saves.finish()
         self.catch_up.outcome()
         if self.run_.checkpointing.hf_export_at_end:
             self.ranks.rank0_tell("export", version=self.version)
@@ -280,57 +287,10 @@ class Loop:
         return self.worker.state_digest()
 
     def _checkpoint(self, state_digest: str | None = None) -> None:
-        """Begin one; without `checkpointing.async_save` it is also finished. `state_digest`: of the present state, if known."""
-        self._finish_save()  # of two that are due at the same time the earlier comes first
-        began = time.monotonic()
-        state_digest = state_digest or self._state_digest()
-        incarnation = self.dispatcher.incarnation
-        self.dispatcher.ask_manifest_facts()  # answered while the state is copied
-        self.ranks.rank0_tell("checkpoint", version=self.version, incarnation=incarnation)
-        try:
-            self.worker.begin_save(self.version, incarnation)
-        finally:
-            facts = self.dispatcher.manifest_facts()
-        self.manifest = Manifest(
-            run=facts["uuid"],
-            version=self.version,
-            incarnation=incarnation,
-            topic_ids=facts["topic_ids"],
-            next_offsets=Offsets(**{name: facts[name] for name in Offsets.model_fields}),
-            state_digest=state_digest,
-            weights_digest=self.weights_digest,
-            config_digest=self.run_.config_digest,
-            determinism=determinism(self.run_.learner),
-        )
-        self.saved = self.version
-        self.clock.checkpointing += time.monotonic() - began
-        if not self.run_.checkpointing.async_save:
-            self._finish_save()
-
-    def _finish_save(self) -> None:
-        """Complete the checkpoint that was begun, if there is one; waits until its files are written."""
-        if self.worker.saving is None:
-            return
-        began = time.monotonic()
-        while not self.worker.saving.wait(KEEPALIVE_S):
-            self.ranks.rank0_tell("wait")
-        self.ranks.rank0_tell("checkpoint_end")
-        # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
-        folder = self.worker.finish_save(self.manifest, confirm=self.dispatcher.fence)
-        self._retire()
-        seconds = time.monotonic() - began
-        self.clock.checkpointing += seconds
-        log.info("checkpoint %s seconds=%.2f", folder, seconds)
-
-    def _retire(self) -> None:
-        """Checkpoints beyond `keep` go, then what only they needed."""
-        root = self.run_.folder / "checkpoints"
-        if not checkpoint.prune(root, self.run_.checkpointing.keep):
-            return
-        oldest = checkpoint.oldest(root)
-        if oldest is not None:
-            offsets = oldest.next_offsets
-            self.dispatcher.saved(oldest.version, {"control": offsets.control, "status": offsets.status}, offsets.requests)
+        """Begin one. `state_digest`: of the present state, if known."""
+        with self.clock.saving():
+            digest = state_digest or self._state_digest()
+            self.saves.begin(self.version, state_digest=digest, weights_digest=self.weights_digest)
 
     def _log_news(self) -> None:
         for version, metrics in self.dispatcher.news.items:

@@ -6,12 +6,12 @@ Rank 0 calls the methods directly (`loop.py`); the others call them as they hear
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from learner import checkpoint
 from learner.batch import make_batch
-from learner.checkpoint import Manifest, Saving
+from learner.checkpoint import Saving
 from learner.model.policy import Policy
 from learner.ranks import Command, Ranks
 from learner.run import LearnerRun
@@ -65,15 +65,16 @@ class Worker:
             barrier=self.ranks.barrier,
         )
 
-    def finish_save(self, manifest: Manifest | None, confirm: Callable[[], None] = lambda: None) -> Path:
-        """Complete the checkpoint that was begun, once all ranks have written their files. Rank 0 has its manifest.
+    def finish_save(self) -> Saving:
+        """Complete this rank's part of the checkpoint that was begun, once all ranks have written their files.
 
         Raises:
             SaveFailed: on all ranks.
         """
         assert self.saving is not None
         saving, self.saving = self.saving, None
-        return saving.finish(manifest, confirm)
+        saving.finish()
+        return saving
 
     def export(self, version: int) -> Path:
         folder = self.run.folder / "hf" / f"step_{version:08d}"
@@ -101,7 +102,7 @@ class Worker:
             case "checkpoint":
                 self.begin_save(command["version"], command["incarnation"])
             case "checkpoint_end":
-                self.finish_save(None)
+                self.finish_save()
             case "export":
                 self.export(command["version"])
             case other:

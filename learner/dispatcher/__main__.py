@@ -1,6 +1,6 @@
-"""The dispatcher process of a learner. Started by rank 0 with one end of a socket; it ends with rank 0, and rank 0 with it.
+"""The dispatcher process of a learner. Started by rank 0 with its ends of two sockets; it ends with rank 0, and rank 0 with it.
 
-python -m learner.dispatcher --config RUN.yaml --link FD [--checkpoint FOLDER [--accept-loss]]
+python -m learner.dispatcher --config RUN.yaml --links FD FD [--checkpoint FOLDER [--accept-loss]]
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker_config.writer import LogWriter
 from learner import run as learner_run
 from learner.dispatcher.claim import Claimed, claim
 from learner.dispatcher.core import Dispatcher
-from learner.dispatcher.link import Link, SignsOfLife
+from learner.dispatcher.link import Answers, Link
 from learner.dispatcher.plan import Plan
 from learner.dispatcher.resumption import recorded_now, review, settle
 from learner.dispatcher.shell import Shell
@@ -36,7 +36,7 @@ log = logging.getLogger("learner.dispatcher")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m learner.dispatcher", description=__doc__)
     parser.add_argument("--config", required=True)
-    parser.add_argument("--link", type=int, required=True, help="file descriptor of the socket to rank 0")
+    parser.add_argument("--links", type=int, nargs=2, required=True, help="file descriptors: for training, for checkpoints")
     parser.add_argument("--checkpoint", type=Path, default=None, help="folder of the checkpoint that the run goes on from")
     parser.add_argument("--accept-loss", action="store_true", help="go on though data of the run is lost")
     parser.add_argument("overrides", nargs="*")
@@ -48,16 +48,16 @@ def main() -> int:
     run = learner_run.load(args.config, args.overrides)
     (run.folder / "logs").mkdir(parents=True, exist_ok=True)
     logs.configure(file=str(run.folder / "logs" / "dispatcher.log"))
-    link = Link(socket.socket(fileno=args.link))
-    signs = SignsOfLife(link)
+    training, saves = (Link(socket.socket(fileno=end)) for end in args.links)
+    rank0 = Answers(training, owing=True)
     try:
-        serve(run, link, signs, args.checkpoint, accept_loss=args.accept_loss)
+        serve(run, rank0, Answers(saves), args.checkpoint, accept_loss=args.accept_loss)
     except ConfigError as error:
-        link.send({"error": str(error), "code": 2})
+        rank0.answer({"error": str(error), "code": 2})
         return 2
     except LostData as error:
         log.error("%s", error)
-        link.send({"error": str(error), "code": 1})
+        rank0.answer({"error": str(error), "code": 1})
         return 1
     except WeirError as error:
         log.error("%s", error)
@@ -66,8 +66,10 @@ def main() -> int:
     return 0
 
 
-def serve(run: LearnerRun, link: Link, signs: SignsOfLife, checkpoint: Path | None, *, accept_loss: bool) -> None:
+def serve(run: LearnerRun, rank0: Answers, saves: Answers, checkpoint: Path | None, *, accept_loss: bool) -> None:
     """Claim the run, tell rank 0, and dispatch until the run is over. `checkpoint`: what rank 0 goes on from.
+
+    `saves` answers what rank 0 asks for its checkpoints.
 
     Raises:
         LostData: before anything was changed.
@@ -90,13 +92,12 @@ def serve(run: LearnerRun, link: Link, signs: SignsOfLife, checkpoint: Path | No
     run.keep_config()
     if found is not None:
         claimed = settle(found, run, client, claimed)
-    shell = Shell(run, link, signs, bootstrap, (claimed, control), writer)
+    shell = Shell(run, rank0, saves, bootstrap, (claimed, control), writer)
     lost_from = found.lost_from if found is not None else None
     recorded = recorded_now(run, bootstrap, client, found.manifest, claimed.state) if found is not None else {}
     shell.recorded = {step: outcome for step, outcome in recorded.items() if lost_from is None or step < lost_from}
-    signs.busy.clear()
     losses = [loss.text for loss in found.losses] if found is not None else []
-    link.send({"uuid": claimed.uuid, "incarnation": claimed.incarnation, "lost_from": lost_from, "losses": losses})
+    rank0.answer({"uuid": claimed.uuid, "incarnation": claimed.incarnation, "lost_from": lost_from, "losses": losses})
     version = found.manifest.version if found is not None else 0
     shell.run(Dispatcher(plan_of(run, claimed), version, claimed.state))
     # Only a run that ended well waits for its last records; after a failure the broker may be gone, and the process just ends.

@@ -88,14 +88,16 @@ class DispatcherClient:
         accept_loss: bool = False,
     ) -> None:
         """silence_s: a dispatcher without a sign of life for so long counts as gone; checkpoint: what the run goes on from."""
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "learner.dispatcher", "--config", config, "--link", str(theirs.fileno())]
+        pairs = [socket.socketpair() for _ in range(2)]
+        theirs = [str(end.fileno()) for _, end in pairs]
+        command = [sys.executable, "-m", "learner.dispatcher", "--config", config, "--links", *theirs]
         command += ["--checkpoint", str(checkpoint)] if checkpoint is not None else []
         command += ["--accept-loss"] if accept_loss else []
         command += overrides
-        self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        theirs.close()
-        self.link = Link(ours, silence_s)
+        self.process = subprocess.Popen(command, pass_fds=[end.fileno() for _, end in pairs], stdin=subprocess.DEVNULL)
+        for _, end in pairs:
+            end.close()
+        self.link, self.saves = (Link(end, silence_s) for end, _ in pairs)
         self.alive: Callable[[], None] = lambda: None
         """Called while the dispatcher works on an answer, every few seconds."""
         self.news = News()
@@ -171,24 +173,25 @@ class DispatcherClient:
             metrics=dict(metrics),
         )
 
+    # What follows is asked over the link for checkpoints, by one thread at a time, while another may train.
+
     def ask_manifest_facts(self) -> None:
-        """Ask for what `manifest_facts` returns. No other question may come in between."""
-        self._guard(lambda: self.link.send({"op": "manifest"}))
+        """Ask for what `manifest_facts` returns. No other question about checkpoints may come in between."""
+        self._guard(lambda: self.saves.send({"op": "manifest"}))
 
     def manifest_facts(self) -> Message:
         """Who this learner is, ids of topics, and where one that goes on from here reads on."""
-        return self._guard(lambda: self.link.answer(self.alive))
+        return self._guard(lambda: self.saves.answer(lambda: None))
+
+    def fence(self) -> None:
+        """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner."""
+        self._guard(lambda: self.saves.ask("fence"))
 
     def saved(self, oldest: int, offsets: Mapping[str, int], requests: Mapping[int, int]) -> None:
         """The oldest checkpoint that is kept is of version `oldest` and needs nothing before these offsets."""
-        self._ask("saved", oldest=oldest, offsets=dict(offsets), requests=dict(requests))
+        self._guard(lambda: self.saves.ask("saved", oldest=oldest, offsets=dict(offsets), requests=dict(requests)))
 
-    def fence(self) -> None:
-        """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner.
-
-        Called while the other ranks wait in the middle of a command, so that nothing may be told to them meanwhile.
-        """
-        self._guard(lambda: self.link.ask("fence"))
+    # --- the end --------------------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str, *, ordered: bool = True) -> None:
         """End the run, resumable. `ordered`: somebody asked for it; else it is a failure."""
@@ -200,6 +203,7 @@ class DispatcherClient:
     def close(self) -> int:
         """End the dispatcher and return its exit code; killed if it does not end within its own deadlines."""
         self.link.close()
+        self.saves.close()
         try:
             return self.process.wait(timeout=45)
         except subprocess.TimeoutExpired:

@@ -3,6 +3,8 @@
 Invariants: rank 0 asks and the dispatcher answers each question once. `next` is answered within `ANSWER_S` (perhaps by `wait`);
 while another answer takes longer (an outage of the broker), the dispatcher sends a sign of life every `ALIVE_S`, so rank 0 waits
 for a dispatcher that lives, and for no other. When either end closes, the other's next call raises `LinkClosed`.
+
+There are two of them: one for training, and one for checkpoints, whose questions are asked while training goes on.
 """
 
 from __future__ import annotations
@@ -96,23 +98,41 @@ class Link:
         return LinkSilent(f"the other process said nothing for {self._silence_s:g} s; does it stand still?")
 
 
-class SignsOfLife:
-    """The dispatcher's side: while `busy` is set, a sign of life every `ALIVE_S`, from a thread of its own."""
+class Answers:
+    """The dispatcher's end of a link. While an answer is owed, rank 0 is sent a sign of life every `ALIVE_S`, from a thread.
 
-    def __init__(self, link: Link) -> None:
-        self.busy = threading.Event()
-        self.busy.set()
+    `owing`: the first word is the dispatcher's.
+    """
+
+    def __init__(self, link: Link, *, owing: bool = False) -> None:
         self._link = link
+        self._owing = threading.Event()
         self._over = threading.Event()
-        threading.Thread(target=self._run, name="signs-of-life", daemon=True).start()
+        if owing:
+            self._owing.set()
+        threading.Thread(target=self._live, name="signs-of-life", daemon=True).start()
 
-    def _run(self) -> None:
-        try:
-            while not self._over.wait(ALIVE_S):
-                if self.busy.is_set():
-                    self._link.send(ALIVE)
-        except LinkClosed:
-            return  # whoever receives is told
+    def question(self) -> Message:
+        """The next one.
+
+        Raises:
+            LinkClosed: rank 0 has gone.
+        """
+        message = self._link.receive()
+        self._owing.set()  # before it is handled: who handles it may be waiting for the broker
+        return message
+
+    def answer(self, message: Message) -> None:
+        self._owing.clear()
+        self._link.send(message)
 
     def stop(self) -> None:
         self._over.set()
+
+    def _live(self) -> None:
+        try:
+            while not self._over.wait(ALIVE_S):
+                if self._owing.is_set():
+                    self._link.send(ALIVE)
+        except LinkClosed:
+            return  # whoever waits for a question is told

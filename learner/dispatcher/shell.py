@@ -29,7 +29,7 @@ from learner.dispatcher.claim import Claimed, ControlLog
 from learner.dispatcher.core import Dispatcher
 from learner.dispatcher.events import Command, Event, Kind
 from learner.dispatcher.intake import Intake, rules_of
-from learner.dispatcher.link import ANSWER_S, Link, LinkClosed, Message, SignsOfLife
+from learner.dispatcher.link import ANSWER_S, Answers, LinkClosed, Message
 from learner.dispatcher.outcomes import commit_offsets, manifest_facts, validation_metrics, write_metrics
 from learner.dispatcher.parent import Parent, ParentWatch
 from learner.dispatcher.retention import cuts, retire
@@ -53,7 +53,10 @@ STANDSTILL_S = RETIRE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
+    """A question of rank 0, and how it is answered."""
+
     message: Message
+    answer: Callable[[Message], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +73,12 @@ class Shell:
     """Owns every Kafka client of the learner. `run` returns when the run is over or rank 0 has gone."""
 
     def __init__(
-        self, run: LearnerRun, link: Link, signs: SignsOfLife, bootstrap: str, held: tuple[Claimed, ControlLog], writer: LogWriter
+        self, run: LearnerRun, rank0: Answers, saves: Answers, bootstrap: str, held: tuple[Claimed, ControlLog], writer: LogWriter
     ) -> None:
         claimed, control = held
         self.config = run
-        self.link = link
-        self.signs = signs
+        self.rank0 = rank0
+        self.saves = saves
         self.bootstrap = bootstrap
         self.claimed = claimed
         self.control = control
@@ -112,7 +115,8 @@ class Shell:
         self.core = core
         self.states = StateLog(self.writer, self.topics.control, core)
         self.reader.assign([((self.topics.status, 0), self.claimed.status_offset)])
-        threading.Thread(target=self._listen, name="link", daemon=True).start()
+        for line in (self.rank0, self.saves):
+            threading.Thread(target=self._listen, args=(line,), name="link", daemon=True).start()
         self._adopt_topics()
         self._do(core.begin())
         while not self.over:
@@ -145,8 +149,8 @@ class Shell:
                 self._on_status(item)
             case Record():
                 self._on_version_record(item)
-            case Asked(message):
-                self._on_question(message)
+            case Asked():
+                self._on_question(item)
             case Happened(then):
                 then()
             case LinkClosed():
@@ -157,12 +161,10 @@ class Shell:
             case _:
                 assert_never(item)
 
-    def _listen(self) -> None:
+    def _listen(self, line: Answers) -> None:
         try:
             while True:
-                message = self.link.receive()
-                self.signs.busy.set()  # before it is handled: the core's thread may be waiting for the broker
-                self.inbox.put(Asked(message))
+                self.inbox.put(Asked(line.question(), line.answer))
         except LinkClosed as closed:
             self.inbox.put(closed)
 
@@ -214,14 +216,13 @@ class Shell:
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
 
-    def _on_question(self, message: Message) -> None:
-        op = message["op"]
-        if op == "next":
-            self.question_since = time.monotonic()
-            self._do_event(ev.NextAsked())
-            return
-        answer: Message = {}
-        match op:
+    def _on_question(self, asked: Asked) -> None:
+        message, answer = asked.message, Message()
+        match op := message["op"]:
+            case "next":
+                self.question_since = time.monotonic()
+                self._do_event(ev.NextAsked())
+                return
             case "ready":
                 self._do_event(ev.LearnerReady(message["version"], message["plan_digest"], message["weights_digest"]))
             case "offer":
@@ -243,37 +244,35 @@ class Shell:
                 self._retire(message["oldest"], message["offsets"], message["requests"])
             case "stop":
                 self._do_event(ev.StopAsked(message["reason"], message["ordered"]))
-                self.states.write()
-                self.writer.flush(Deadline(self.config.kafka.timeout_s))
+                self._write_out()
             case "finished":
                 self._do_event(ev.Finished())
-                self.states.write()
-                self.writer.flush(Deadline(self.config.kafka.timeout_s))
+                self._write_out()
             case _:
                 raise ValueError(f"unknown question {op!r} of rank 0")
-        self._send(answer)
+        asked.answer(answer)
+
+    def _write_out(self) -> None:
+        self.states.write()
+        self.writer.flush(Deadline(self.config.kafka.timeout_s))
 
     def _commit(self, outcome: Message) -> None:
         """Answered when the broker has the step's record: a line in rank 0's file stands for a record here, whoever dies."""
         self.worker.submit(commit_offsets, self.config, self.bootstrap, outcome["step"], outcome["offsets"])
         if outcome["step"] in self.recorded:  # by an earlier incarnation, which may not have come to its own line
-            self._send({})
+            self.rank0.answer({})
             return
 
         def written(record: Future[int]) -> None:
             error = record.exception()
-            self.inbox.put(error if error is not None else Happened(lambda: self._send({})))
+            self.inbox.put(error if error is not None else Happened(lambda: self.rank0.answer({})))
 
         write_metrics(self.writer, self.config, self.claimed, outcome).add_done_callback(written)
 
     def _reply(self, answer: Message) -> None:
         self.question_since = None
-        self._send({**answer, "news": self.news})
+        self.rank0.answer({**answer, "news": self.news})
         self.news = []
-
-    def _send(self, answer: Message) -> None:
-        self.signs.busy.clear()
-        self.link.send(answer)
 
     def _answer_wait_if_due(self) -> None:
         if self.question_since is not None and time.monotonic() - self.question_since >= ANSWER_S:

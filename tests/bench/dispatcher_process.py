@@ -38,7 +38,7 @@ from broker_config.writer import LogWriter
 from learner import run as learner_run
 from learner.dispatcher.__main__ import plan_of, serve
 from learner.dispatcher.claim import Claimed
-from learner.dispatcher.link import Link, SignsOfLife
+from learner.dispatcher.link import Answers, Link
 from learner.run import LearnerRun
 from schemas import control, headers
 from schemas.control import DatasetFacts, State
@@ -88,6 +88,8 @@ class Stand:
         ours, theirs = socket.socketpair()
         self.link, self.failed = Link(ours, 60), queue.SimpleQueue[BaseException]()
         self._theirs = Link(theirs)
+        self._unused, saves = socket.socketpair()
+        self._saves = Link(saves)
         self._dispatcher = threading.Thread(target=self._serve, daemon=True)
         self._dispatcher.start()
         self.claimed = self.link.answer(lambda: None)
@@ -105,9 +107,8 @@ class Stand:
         threading.Thread(target=self._heartbeats, daemon=True).start()
 
     def _serve(self) -> None:
-        signs = SignsOfLife(self._theirs)
         try:
-            serve(self.run_, self._theirs, signs, 0, None)
+            serve(self.run_, Answers(self._theirs, owing=True), Answers(self._saves), None, accept_loss=False)
         except BaseException as error:
             self.failed.put(error)
             raise

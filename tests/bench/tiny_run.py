@@ -87,7 +87,7 @@ class TinyRun:
         return sorted((self.run_folder / "hf").iterdir())[-1]
 
     def figures(self) -> dict[str, float]:
-        steps = self._lines()[WARM_UP:]
+        steps = self.steps()
         seconds = sum(s["timing/train/total_step_time"] for s in steps)
         waited = sum(s["timing/train/exposed_generation"] for s in steps)
         tokens = sum(s["train/generated_tokens"] for s in steps)
@@ -99,6 +99,10 @@ class TinyRun:
             "tokens/s of the run": tokens / seconds,
         }
         return figures | {f"peak RSS of {name}, MiB": size / 2**20 for name, size in sorted(self.peak_rss.items())}
+
+    def steps(self) -> list[dict[str, float]]:
+        """Metrics of the steps after the warm-up."""
+        return self._lines()[WARM_UP:]
 
     def _lines(self) -> list[dict[str, float]]:
         file = self._folder / "runs" / "latest" / "metrics.jsonl"

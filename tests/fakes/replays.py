@@ -8,12 +8,12 @@ from pathlib import Path
 
 from launch.config import dump as dump_config
 from launch.config import parse
-from learner import checkpoint
 from learner.checkpoint import Determinism, Manifest, Offsets
 from learner.replay.sealed import SealedBatch
 from schemas import group as groups
 from schemas.metrics import StepMetrics
 from schemas.seal import Seal, SealedSlot
+from tests.fakes import saved
 from tests.fakes.groups import make_group
 from tests.fakes.records import UUID
 from tests.fakes.runs import raw_config
@@ -59,7 +59,7 @@ def save_checkpoint(home: Path, version: int, threads: int = 1) -> Path:
     def write(folder: Path) -> None:
         (folder / "data").write_bytes(b"weights")
 
-    return checkpoint.save(home / "checkpoints", manifest, write, rank=0, barrier=lambda: None)
+    return saved.save(home / "checkpoints", manifest, write)
 
 
 class Sealed:

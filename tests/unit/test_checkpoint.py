@@ -11,6 +11,7 @@ import pytest
 from learner import checkpoint
 from learner.checkpoint import Manifest, Offsets, SaveFailed
 from schemas.errors import WeirError
+from tests.fakes import saved
 from tests.fakes.facts import FACTS
 
 
@@ -34,7 +35,7 @@ def write(folder: Path) -> None:
 
 
 def save(root: Path, version: int, **keys: object) -> Path:
-    return checkpoint.save(root, manifest(version, **keys), write, rank=0, barrier=lambda: None)  # type: ignore[arg-type]
+    return saved.save(root, manifest(version, **keys), write)  # type: ignore[arg-type]
 
 
 def test_a_saved_checkpoint_is_found_with_its_manifest(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_a_save_that_fails_leaves_no_checkpoint_and_the_next_one_works(stage: st
 
     steps = {"write": write, "confirm": lambda: None} | {stage: fail}
     with pytest.raises(WeirError, match="a higher claim"):
-        checkpoint.save(tmp_path, manifest(2), steps["write"], rank=0, barrier=lambda: None, confirm=steps["confirm"])  # type: ignore[arg-type]
+        saved.save(tmp_path, manifest(2), steps["write"], confirm=steps["confirm"])  # type: ignore[arg-type]
     assert checkpoint.latest(tmp_path) is None
     save(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000002"]
@@ -123,8 +124,8 @@ def test_other_ranks_write_their_part_and_no_manifest(tmp_path: Path) -> None:
     tmp = tmp_path / "step_00000002.3.tmp"
     tmp.mkdir()
     waited = []
-    checkpoint.save(tmp_path, manifest(2), write, rank=1, barrier=lambda: waited.append(1))
-    assert len(waited) == 3
+    checkpoint.begin(tmp_path, 2, 3, write, rank=1, barrier=lambda: waited.append(1)).finish()
+    assert len(waited) == 2
     assert not (tmp / "manifest.json").exists()
     assert (tmp / "megatron" / "__0_0.distcp").exists()
 
@@ -179,11 +180,15 @@ def test_a_checkpoint_that_is_being_written_is_none_until_it_is_finished(tmp_pat
     assert found[1].version == 1
     slow.written = True
     assert saving.wait(0.0)
-    assert checkpoint.read(saving.finish(manifest(2))).version == 2
+    saving.finish()
+    assert checkpoint.latest(tmp_path) == found
+    assert checkpoint.read(saving.publish(manifest(2))).version == 2
 
 
-@pytest.mark.parametrize("half", ["begin", "finish"])
-def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(half: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", ["begin", "finish", "publish"])
+def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save(tmp_path, 1)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -191,14 +196,19 @@ def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(half: 
         write(folder)
         raise full
 
+    def fail_at_once(*_: object) -> None:
+        raise full
+
     says = rf"the checkpoint of version 2 was not written: .*No space left on device; {tmp_path} has \d+ of \d+ MiB free"
     with pytest.raises(SaveFailed, match=says):
-        if half == "begin":
+        if part == "begin":
             checkpoint.begin(tmp_path, 2, 3, fail, rank=0, barrier=lambda: None)
-        else:
-            saving, slow = begun(tmp_path, 2)
+        saving, slow = begun(tmp_path, 2)
+        if part == "finish":
             slow.error = full
-            saving.finish(manifest(2))
+        saving.finish()
+        monkeypatch.setattr(checkpoint, "_write_manifest", fail_at_once)
+        saving.publish(manifest(2))
     assert [path.name for path in tmp_path.iterdir()] == ["step_00000001"]
 
 

@@ -14,6 +14,7 @@ from learner.checkpoint import Determinism, Manifest, Offsets
 from learner.fork import check_forked, find_fork
 from learner.replay.dump import Index, seal_off
 from schemas.errors import ConfigError, Problem, WeirError
+from tests.fakes import saved
 from tests.fakes.runs import raw_config
 
 
@@ -39,7 +40,7 @@ def old(tmp_path: Path) -> Path:
         deterministic=True)  # fmt: skip
     manifest = Manifest(run="u", version=4, incarnation=0, topic_ids={}, next_offsets=Offsets(control=0, status=0),
         state_digest="s", weights_digest="w", config_digest="c", determinism=facts)  # fmt: skip
-    checkpoint.save(home / "checkpoints", manifest, save, rank=0, barrier=lambda: None)
+    saved.save(home / "checkpoints", manifest, save)
     return home
 
 

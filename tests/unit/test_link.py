@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.link import ALIVE, Link, LinkClosed, LinkSilent, SignsOfLife
+from learner.dispatcher.link import ALIVE, Answers, Link, LinkClosed, LinkSilent
 
 JOIN_S = 20.0
 
@@ -142,20 +142,35 @@ def test_while_an_answer_takes_long_the_dispatcher_gives_signs_of_life(monkeypat
     monkeypatch.setattr("learner.dispatcher.link.ALIVE_S", 0.01)
     left, right = socket.socketpair()
     with closing(Link(left, silence_s=20)) as rank, closing(Link(right)) as dispatcher:
-        signs = SignsOfLife(dispatcher)
+        answers = Answers(dispatcher)
         heard = threading.Semaphore(0)
 
         def answer_after_signs() -> None:
-            dispatcher.receive()
+            assert answers.question() == {"op": "manifest"}
             for _ in range(3):
                 assert heard.acquire(timeout=JOIN_S)
-            signs.busy.clear()
-            dispatcher.send({"done": True})
+            answers.answer({"done": True})
 
         thread = meanwhile(answer_after_signs)
         assert rank.ask("manifest", heard.release) == {"done": True}
         assert ended(thread)
-        signs.stop()
+        answers.stop()
+
+
+@pytest.mark.parametrize("owing", [True, False])
+def test_signs_of_life_come_only_while_an_answer_is_owed(owing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("learner.dispatcher.link.ALIVE_S", 0.01)
+    left, right = socket.socketpair()
+    with closing(Link(left, silence_s=20 if owing else 0.2)) as rank, closing(Link(right)) as dispatcher:
+        answers = Answers(dispatcher, owing=owing)
+        if owing:
+            assert rank.receive() == ALIVE
+            answers.answer({"hello": 1})
+            assert rank.answer(lambda: None) == {"hello": 1}
+        else:
+            with pytest.raises(LinkSilent):
+                rank.receive()
+        answers.stop()
 
 
 def test_a_sign_of_life_that_comes_after_the_answer_is_no_answer_to_the_next_question() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from learner import checkpoint
 from learner import run as learner_run
 from learner.checkpoint import Manifest, Offsets
 from learner.resume import check_config, differences, find_checkpoint
 from learner.run import LearnerRun
 from schemas.errors import ConfigError
+from tests.fakes import saved
 from tests.fakes.facts import FACTS
 from tests.fakes.runs import raw_config
 
@@ -31,7 +31,7 @@ def manifest(run: LearnerRun, version: int = 4) -> Manifest:
 
 
 def save(run: LearnerRun, version: int) -> Path:
-    return checkpoint.save(run.folder / "checkpoints", manifest(run, version), lambda _: None, rank=0, barrier=lambda: None)
+    return saved.save(run.folder / "checkpoints", manifest(run, version), lambda _: None)
 
 
 @pytest.fixture

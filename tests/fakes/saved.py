@@ -1,0 +1,18 @@
+"""A checkpoint folder in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from learner import checkpoint
+from learner.checkpoint import Manifest, Writing
+
+
+def save(
+    root: Path, manifest: Manifest, write: Callable[[Path], Writing | None], confirm: Callable[[], None] = lambda: None
+) -> Path:
+    """As the only rank of a learner."""
+    saving = checkpoint.begin(root, manifest.version, manifest.incarnation, write, rank=0, barrier=lambda: None)
+    saving.finish()
+    return saving.publish(manifest, confirm)
