@@ -18,6 +18,7 @@ from broker_config import locate, logs
 from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
 from learner.replay import dump
+from learner.replay.ahead import ReadAhead
 from learner.replay.dump import DumpSource
 from learner.replay.log import LogSource
 from learner.replay.plan import Asked, Job, make_job
@@ -60,7 +61,7 @@ def replay(asked: Asked, report: Report) -> int:
     # Set before torch is imported: its libraries read it once.
     os.environ["OMP_NUM_THREADS"] = str(job.present.learner.threads or job.manifest.determinism.threads)
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    source = open_source(job) if _rank() == 0 else None
+    source = ReadAhead(open_source(job), job.last) if _rank() == 0 else None
     outcomes: Mapping[int, StepMetrics] = {}
     if source is not None:
         outcomes = source.outcomes()
