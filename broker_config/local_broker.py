@@ -15,7 +15,6 @@ this broker is signalled.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import os
@@ -23,7 +22,6 @@ import shutil
 import signal
 import subprocess
 import time
-import uuid
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -36,12 +34,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from broker_config.artifacts import Say
+from broker_config.broker_log import fault
 from broker_config.cache import kafka_cache
 from broker_config.deadline import Deadline, wait_until
 from broker_config.installation import Installation, install
 from broker_config.ports import FIRST, LOW, ephemeral_low, free_ports, is_free
 from broker_config.processes import ProcessId, file_lock
-from broker_config.server_properties import LOG4J2, parse, ports_of, render, server_properties
+from broker_config.server_properties import LOG4J2, new_cluster_id, parse, ports_of, render, server_properties
+from schemas.disk import room, told
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded, Problem
 
 log = logging.getLogger(__name__)
@@ -141,10 +141,11 @@ class LocalBroker:
         Raises:
             ConfigError: no Java, or the configured port is taken.
             BrokerError: the download failed, or the broker ended during its start; the end of its log is in the message.
+            FileError: its folder cannot be written, as on a full disk.
             DeadlineExceeded: it did not serve in time; a broker that this call started is stopped again.
         """
         self.root.mkdir(parents=True, exist_ok=True)
-        with self._lock(deadline):
+        with told("the local broker's folder cannot be written", self.root), self._lock(deadline):
             running = self._running()
             if running is not None:
                 self._await_serving(running, deadline)
@@ -193,6 +194,14 @@ class LocalBroker:
             return False
         self._await_gone(running, Deadline(KILL_GRACE_S))
         return True
+
+    def fault(self) -> str | None:
+        """Why the broker that ran last failed, with how much room its folder has. None after a kill, or if all is well."""
+        try:
+            found = fault(self._log.read_text(encoding="utf-8", errors="replace").splitlines())
+        except FileNotFoundError:
+            return None
+        return None if found is None else f"{found}; {room(self.root)}"
 
     def status(self) -> BrokerStatus:
         """What runs on the folder now; answers within a second or so."""
@@ -312,7 +321,7 @@ class LocalBroker:
         shutil.rmtree(unfinished, ignore_errors=True)
         config = self.root / "format.properties"
         _write(config, render(server_properties(unfinished, *ports, self._properties)))
-        arguments = ("format", "-t", _new_cluster_id(), "-c", str(config), "--standalone")
+        arguments = ("format", "-t", new_cluster_id(), "-c", str(config), "--standalone")
         doing = "formatting the local broker's data folder"
         installation.run("kafka.tools.StorageTool", *arguments, doing=doing, options=self._logging)
         os.replace(unfinished, self._data)
@@ -375,20 +384,13 @@ class LocalBroker:
     def _ended_early(self, pid: int) -> BrokerError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         tail = "\n".join(lines[-15:])
-        words = f"the local broker (pid {pid}) ended during its start; the end of {self._log}:\n{tail}"
+        why = f" ({found})" if (found := self.fault()) is not None else ""
+        words = f"the local broker (pid {pid}) ended during its start{why}; the end of {self._log}:\n{tail}"
         return _PortTaken(words) if any("Address already in use" in line for line in lines) else BrokerError(words)
 
 
 class _PortTaken(BrokerError):
     """The broker ended because a port was bound by somebody else."""
-
-
-def _new_cluster_id() -> str:
-    """16 random bytes in URL-safe base64, as Kafka makes them; never with a leading dash, which would read as an option."""
-    while True:
-        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
 
 
 def _write(file: Path, text: str) -> None:

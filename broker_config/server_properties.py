@@ -1,7 +1,9 @@
-"""The settings of the local broker: one KRaft node, loopback only, small, quick to come back. Pure."""
+"""The settings of the local broker: one KRaft node, loopback only, small, quick to come back."""
 
 from __future__ import annotations
 
+import base64
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -60,6 +62,14 @@ def ports_of(text: str) -> tuple[int, int]:
     """The broker's and the controller's port in a file of `server_properties`."""
     listeners = dict(entry.split("://", 1) for entry in parse(text)["listeners"].split(","))
     return int(listeners["PLAINTEXT"].rpartition(":")[2]), int(listeners["CONTROLLER"].rpartition(":")[2])
+
+
+def new_cluster_id() -> str:
+    """16 random bytes in URL-safe base64, as Kafka makes them; never with a leading dash, which would read as an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
 
 
 # The broker's own log: warnings, and the two lines that say that it has started and stopped.

@@ -8,6 +8,7 @@ under way, and one that was cut short has left no process.
     a local one has ended   its process is gone                                at once
     one does not listen     the connection is refused                          ASK_PERIOD_S
     one does not answer     no answer to `describe_cluster` for SILENT_S       SILENT_S and one ASK_S
+    one serves in part      topics of the run have no leader for SILENT_S      SILENT_S
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ import queue
 import socket
 import threading
 import time
+from collections.abc import Callable, Collection
 from concurrent.futures import wait
 
 from confluent_kafka.admin import AdminClient
 
+from broker_config import admin
 from broker_config.clients import make_admin
 from broker_config.deadline import Deadline, wait_until
 from broker_config.local_broker import LocalBroker
@@ -30,7 +33,7 @@ from broker_config.processes import ProcessId
 from launch.broker import BrokerUse
 from launch.events import BrokerBack, BrokerLost
 from schemas.config import KafkaConfig
-from schemas.errors import WeirError
+from schemas.errors import BrokerError, DeadlineExceeded, WeirError
 
 log = logging.getLogger(__name__)
 
@@ -47,8 +50,10 @@ News = BrokerLost | BrokerBack
 class BrokerCare:
     """Start it with `begin`; ask for `news` often; `close` it before the broker is released."""
 
-    def __init__(self, use: BrokerUse, kafka: KafkaConfig) -> None:
+    def __init__(self, use: BrokerUse, kafka: KafkaConfig, topics: Callable[[], Collection[str]] = tuple) -> None:
+        """topics: those that the run uses at present."""
         self._use, self._kafka = use, kafka
+        self._topics = topics
         self._process = use.process
         self._news: queue.SimpleQueue[News] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -98,21 +103,32 @@ class BrokerCare:
             process = self._process
             if process is not None and not self._dead and not process.alive():
                 self._dead = True
-                self._lost(f"the local broker (pid {process.pid}) has ended", ended=self._use.on_demand)
+                why = self._use.local.fault() if self._use.local is not None else None
+                self._lost(
+                    f"the local broker (pid {process.pid}) has ended" + (f": {why}" if why else ""), ended=self._use.on_demand
+                )
             return not self._dead
 
     # --- the thread ---------------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         client = make_admin(self._kafka, self._use.bootstrap, "weir.broker-care")
-        answered = time.monotonic()
+        answered = led = time.monotonic()
         while not self._closing.is_set():
             if self._asked.is_set():
                 self._asked.clear()
                 self._start()
             elif self._answers(client):
                 answered = time.monotonic()
-                self._back()
+                leaderless = self._leaderless(client)
+                if not leaderless:
+                    led = answered
+                    self._back()
+                elif not self._away.is_set() and answered - led >= SILENT_S:
+                    self._lost(
+                        f"the broker at {self._use.bootstrap} serves, but nobody leads {', '.join(leaderless)}: one of its nodes "
+                        "is down, or a disk of it is full or broken; its log says which"
+                    )
             elif self._look_at_process() and not self._away.is_set():
                 if not self._listens():
                     self._lost(f"nobody listens at {self._use.bootstrap}")
@@ -127,6 +143,14 @@ class BrokerCare:
         while not asked.done() and not self._closing.is_set() and not until.expired:
             wait([asked], timeout=0.1)
         return asked.done() and asked.exception() is None
+
+    def _leaderless(self, client: AdminClient) -> list[str]:
+        """Partitions of the run's topics that can be neither read nor written, though the broker answers."""
+        try:
+            found = admin.describe(client, self._topics(), Deadline(ASK_S))
+        except (BrokerError, DeadlineExceeded):
+            return []  # the next question to the cluster will tell
+        return [f"{name}[{index}]" for name, info in sorted(found.items()) for index in info.leaderless]
 
     def _listens(self) -> bool:
         for server in parse_servers(self._use.bootstrap):

@@ -12,7 +12,6 @@ from broker_config.admin import TopicInfo
 from broker_config.stored import StoredRecord
 from broker_config.topics import Topics
 from launch.config import RunFile
-from launch.disk import explain, told
 from launch.folders import RunFolder
 from learner import checkpoint
 from learner.checkpoint import MANIFEST, Manifest
@@ -21,6 +20,7 @@ from learner.replay.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
 from learner.replay.log import LogSource
 from learner.replay.plan import nearest
 from learner.replay.sealed import check_trained, follow
+from schemas.disk import explain, told
 from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.metrics import StepMetrics
 from schemas.model_files import model_folder

@@ -21,7 +21,6 @@ from broker_config.stored import StoredRecord
 from broker_config.topics import TopicSpec, parse, specs_for_run, version_spec
 from launch import config as run_config
 from launch.config import RunFile
-from launch.disk import told
 from launch.refill import Refill
 from learner.checkpoint import MANIFEST, Manifest, step_folder
 from learner.metrics_log import line_of
@@ -30,6 +29,7 @@ from learner.replay.dump import CHECKPOINTS, CONFIG, DumpSource, Index
 from learner.replay.plan import places_in
 from schemas import config_file
 from schemas.config import KafkaConfig
+from schemas.disk import told
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)

@@ -113,7 +113,7 @@ def _supervised(
             learner_again=learner_spec(file, folder, broker, resume=True),
             watch=watch,
             display=display,
-            broker=BrokerCare(broker, file.kafka),
+            broker=BrokerCare(broker, file.kafka, watch.topics),
             saved=lambda: checkpoint.latest(folder.path / "checkpoints") is not None,
             restart=file.launch.restart,
             start_timeout_s=file.launch.learner_start_timeout_s,

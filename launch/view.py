@@ -248,11 +248,15 @@ class RunView:
         stale = self._beat is not None and self._beat.incarnation < self._claim
         return None if stale else self._beat
 
+    def open_versions(self) -> list[int]:
+        """Target versions that control calls open."""
+        return sorted(self._control.window) if self._control is not None and self.stop is None else []
+
     def _window(self, producers: Sequence[ProducerRow], told: Beat | None) -> list[OpenRow]:
         """Versions that control calls open; a beat may be of a moment before or after it."""
         figures = told.window if told else {}
         rows = []
-        for version in sorted(self._control.window) if self._control and self.stop is None else ():
+        for version in self.open_versions():
             slots = figures.get(version)
             rows.append(
                 OpenRow(

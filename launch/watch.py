@@ -100,6 +100,12 @@ class Watch:
         with self._lock:
             return self._view.snapshot(self._clock())
 
+    def topics(self) -> list[str]:
+        """Those that the run uses at present, as far as the view has read it."""
+        with self._lock:
+            window = self._view.open_versions()
+        return [*self._next.copy(), *(self._topics.trajectories(version) for version in window)]
+
     def process(self, name: str, doing: str) -> None:
         with self._lock:
             self._view.process(name, doing)

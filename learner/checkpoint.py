@@ -26,7 +26,8 @@ from typing import Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from learner.config import LearnerConfig
-from schemas.errors import WeirError
+from schemas.disk import room
+from schemas.errors import FileError, WeirError
 from schemas.failpoints import reach
 from schemas.records import explain
 
@@ -35,11 +36,6 @@ log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _STEP = re.compile(r"step_(\d{8})")
 _UNFINISHED = re.compile(r"step_\d{8}\.((\d+)|deleted)\.tmp")
-MIB = 1 << 20
-
-
-class SaveFailed(WeirError):
-    """A checkpoint could not be written. The ones before it are whole."""
 
 
 class Record(BaseModel):
@@ -152,7 +148,7 @@ class Saving:
         """Make this rank's files durable; returns when all ranks have. All call it.
 
         Raises:
-            SaveFailed: a rank could not write.
+            FileError: a rank could not write.
         """
         with self._told():
             if self._writing is not None:
@@ -168,7 +164,7 @@ class Saving:
         digest is kept; a damaged one becomes `.bad.<incarnation>`.
 
         Raises:
-            SaveFailed: the disk is full.
+            FileError: the disk is full.
             WeirError: a valid checkpoint of another state already has the name.
         """
         with self._told():
@@ -183,8 +179,9 @@ class Saving:
         except OSError as error:
             if self._rank == 0:
                 shutil.rmtree(self._tmp, ignore_errors=True)
-            raise SaveFailed(
-                f"the checkpoint of version {self.version} was not written: {error}; {_space(self._final)}"
+            raise FileError(
+                f"the checkpoint of version {self.version} was not written: {error}; {room(self._final)}; make room there "
+                "(checkpointing.keep bounds how many checkpoints stay) and go on with --resume"
             ) from error
 
 
@@ -200,21 +197,11 @@ def begin(
     """Start a checkpoint. All ranks call it with their own `write`, which fills the folder it is given (`Policy.begin_save`).
 
     Raises:
-        SaveFailed: what is written at once cannot be.
+        FileError: what is written at once cannot be.
     """
     saving = Saving(root, version, incarnation, rank, barrier)
     saving.begin(write)
     return saving
-
-
-def _space(folder: Path) -> str:
-    """Where there is how much room, and what a person does about it."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    usage = shutil.disk_usage(there)
-    return (
-        f"{there} has {usage.free // MIB} of {usage.total // MIB} MiB free; make room there (checkpointing.keep bounds how many "
-        "checkpoints stay) and go on with --resume"
-    )
 
 
 def sweep(root: Path, incarnation: int) -> list[str]:

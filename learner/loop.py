@@ -27,7 +27,6 @@ from broker_config.address import listen_address
 from learner import checkpoint
 from learner.batch import deal
 from learner.catch_up import CatchUp
-from learner.checkpoint import SaveFailed
 from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.group_metrics import group_metrics
 from learner.metrics_log import MetricsLog
@@ -37,7 +36,7 @@ from learner.run import LearnerRun
 from learner.saves import Saves
 from learner.transfer import GlooSender, Sender
 from learner.worker import Worker
-from schemas.errors import TransferError
+from schemas.errors import FileError, TransferError
 from schemas.failpoints import reach
 from schemas.group import decode
 
@@ -122,7 +121,7 @@ class Loop:
                 self.saves.finish()  # from here on there is always a whole one
             self.clock.restart()
             code = self._serve()
-        except SaveFailed as failure:
+        except FileError as failure:
             self.dispatcher.stop(str(failure), ordered=False)
             raise
         self.ranks.rank0_tell("stop", code=code)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from learner.config import LoggerConfig
+from schemas.disk import told
 
 log = logging.getLogger(__name__)
 
@@ -35,13 +36,18 @@ class MetricsLog:
         return step <= self._last
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line for a trained version."""
+        """One line for a trained version.
+
+        Raises:
+            FileError: a full disk.
+        """
         if self.has(step):
             return
         self._last = step
-        self._lines.write(line_of(step, metrics))
-        self._lines.flush()
-        self._publish(step, metrics)
+        with told(f"the metrics of step {step} were not written", self._folder):
+            self._lines.write(line_of(step, metrics))
+            self._lines.flush()
+            self._publish(step, metrics)
 
     def cut(self, step: int) -> None:
         """Steps from `step` on are trained anew, with other data: their lines, and those of validations of what came out of
@@ -54,9 +60,10 @@ class MetricsLog:
 
     def validation(self, version: int, metrics: Mapping[str, float]) -> None:
         """One line in `validation.jsonl` for a validated version."""
-        with (self._folder / "validation.jsonl").open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps({"version": version, **metrics}) + "\n")
-        self._publish(version, metrics)
+        with told(f"the validation of version {version} was not written", self._folder):
+            with (self._folder / "validation.jsonl").open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"version": version, **metrics}) + "\n")
+            self._publish(version, metrics)
 
     def close(self) -> None:
         self._lines.close()

@@ -30,6 +30,7 @@ from schemas.config import (
     RefitConfig,
     RunConfig,
 )
+from schemas.disk import told
 from schemas.errors import ConfigError, Problem
 
 # What a step's result depends on besides the agreed sections: the seal and the claim carry the digest of all of it.
@@ -81,8 +82,9 @@ class LearnerRun:
         if kept.exists():
             return
         part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
-        part.write_text(yaml.safe_dump(dict(self.raw), sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-        part.rename(kept)
+        with told("the run's config was not written", self.folder):
+            part.write_text(yaml.safe_dump(dict(self.raw), sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
+            part.rename(kept)
 
 
 def load(path: str, overrides: list[str] | None = None) -> LearnerRun:

@@ -42,7 +42,7 @@ class Saves:
         """Start the checkpoint of the present state. Without `checkpointing.async_save` it is also finished.
 
         Raises:
-            SaveFailed: this one or the one before it cannot be written.
+            FileError: this one or the one before it cannot be written.
         """
         self.finish()
         incarnation = self._dispatcher.incarnation
@@ -78,7 +78,7 @@ class Saves:
         """Wait until the checkpoint that was begun, if there is one, has its name.
 
         Raises:
-            SaveFailed: it cannot be written.
+            FileError: it cannot be written.
             WeirError: another checkpoint has its name; LinkClosed: another learner has the run, or the dispatcher died.
         """
         while self._worker.saving is not None:

@@ -16,6 +16,7 @@ from learner.model.policy import Policy
 from learner.ranks import Command, Ranks
 from learner.run import LearnerRun
 from learner.transfer import Sender, Sent, broadcast
+from schemas.disk import told
 from schemas.failpoints import reach
 from schemas.group import decode
 from schemas.weights import WeightPlan, make_plan, probe_tokens, tensor_index
@@ -52,7 +53,7 @@ class Worker:
         """Start a checkpoint: the state is copied (`checkpointing.async_save`), or written.
 
         Raises:
-            SaveFailed
+            FileError
         """
         root, background = self.run.folder / "checkpoints", self.run.checkpointing.async_save
         reach("learner.checkpoint")
@@ -69,7 +70,7 @@ class Worker:
         """Complete this rank's part of the checkpoint that was begun, once all ranks have written their files.
 
         Raises:
-            SaveFailed: on all ranks.
+            FileError: on all ranks.
         """
         assert self.saving is not None
         saving, self.saving = self.saving, None
@@ -78,7 +79,8 @@ class Worker:
 
     def export(self, version: int) -> Path:
         folder = self.run.folder / "hf" / f"step_{version:08d}"
-        self.policy.save_hf(folder)
+        with told(f"version {version} was not exported", folder):
+            self.policy.save_hf(folder)
         return folder
 
     def obey(self) -> int:

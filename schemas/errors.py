@@ -63,6 +63,10 @@ class ProtocolError(WeirError):
     """A state machine was asked for a move that its table does not have."""
 
 
+class FileError(WeirError):
+    """A file cannot be written or read: a full disk, a quota, rights."""
+
+
 class BrokerError(WeirError):
     """The broker refused, or what it applied is not what was asked for."""
 

@@ -70,7 +70,8 @@ def read_topic(bootstrap: str, topic: str) -> list[Any]:
     end = admin.log_bounds(client, [(topic, 0)], Deadline(30))[topic, 0].end
     consumer = make_consumer(KafkaConfig(), bootstrap, "tests", "tests")
     consumer.assign([TopicPartition(topic, 0, 0)])
-    records, deadline = [], Deadline(30)
+    records: list[Any] = []
+    deadline = Deadline(30)
     while end and (not records or records[-1].offset() + 1 < end):
         message = data_of(consumer.poll(0.5))
         if message is None:

@@ -11,7 +11,7 @@ from broker_config.deadline import Deadline
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], deadline: Deadline | float, what: str = "the condition") -> T:
+def eventually(condition: Callable[[], T | None], deadline: Deadline | float, what: str = "the condition") -> T:
     """Ask until the answer is truthy, and return it. An `AssertionError` inside `condition` counts as not yet.
 
     Raises:
@@ -19,13 +19,15 @@ def eventually(condition: Callable[[], T], deadline: Deadline | float, what: str
     """
     limit = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
     while True:
+        last: object
         try:
-            answer: object = condition()
+            answer = condition()
         except AssertionError as error:
-            answer = error
+            last = error
         else:
             if answer:
-                return answer  # type: ignore[return-value]
+                return answer
+            last = answer
         if limit.expired:
-            raise AssertionError(f"{what} did not hold within {limit.seconds:g} s; last answer: {answer!r}")
+            raise AssertionError(f"{what} did not hold within {limit.seconds:g} s; last answer: {last!r}")
         time.sleep(min(0.02, limit.remaining()))

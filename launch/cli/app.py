@@ -22,9 +22,9 @@ from broker_config.reader import Record
 from launch.cli import broker_commands, operator_commands, replay_commands
 from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import Chosen, RunOption, bounds_of, choose, connected, no_topics, note, resolve, run_topics, watched
-from launch.disk import explain
 from launch.model_facts import looks_like_hub_name
 from schemas.config import KafkaConfig
+from schemas.disk import explain
 from schemas.errors import ConfigError, Problem, WeirError
 
 app = typer.Typer(

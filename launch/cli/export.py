@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from launch.disk import told
 from launch.folders import RunFolder
+from schemas.disk import told
 from schemas.errors import ConfigError, Problem, WeirError
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from schemas.errors import ConfigError, Problem
@@ -110,12 +110,29 @@ class Weights:
 
 
 def save(folder: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dtype) -> None:
-    """Write a Hugging Face checkpoint: `tensors` as safetensors, the rest copied from `source`. Replaces `folder` whole."""
-    from huggingface_hub import save_torch_state_dict
+    """Write a Hugging Face checkpoint: `tensors` as safetensors, the rest copied from `source`. Replaces `folder` whole.
 
+    Raises:
+        OSError: a full disk; nothing is left of what was written.
+    """
     tmp = folder.with_name(f"{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(tmp, ignore_errors=True)
-    tmp.mkdir(parents=True)
+    try:
+        tmp.mkdir(parents=True)
+        _fill(tmp, tensors, source, dtype)
+    except SafetensorError as error:  # of the file system: the tensors are ours
+        shutil.rmtree(tmp)
+        raise OSError(str(error)) from error
+    except OSError:
+        shutil.rmtree(tmp, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+    tmp.rename(folder)
+
+
+def _fill(tmp: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dtype) -> None:
+    from huggingface_hub import save_torch_state_dict
+
     save_torch_state_dict(tensors, tmp, metadata={"format": "pt"})
     for file in source.iterdir():
         if (
@@ -128,5 +145,3 @@ def save(folder: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dt
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
     (tmp / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    tmp.rename(folder)

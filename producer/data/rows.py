@@ -93,8 +93,8 @@ class ParquetRows:
     """Rows of one parquet file."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow  # type: ignore[import-untyped]
-        import pyarrow.parquet  # type: ignore[import-untyped]
+        import pyarrow
+        import pyarrow.parquet
 
         self._path = path
         try:

@@ -14,6 +14,7 @@ import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,12 @@ from tests.fakes.records import UUID, make_ack, make_dataset, make_heartbeat, ma
 
 TRAJECTORIES, TOKENS = 16, 5
 ROWS = 100_000
+
+
+def status_read(value: bytes) -> ev.StatusRead:
+    record = status.decode(value)
+    assert not isinstance(record, status.Beat), "no producer beats"
+    return ev.StatusRead(record)
 
 
 class Fleet:
@@ -98,7 +105,7 @@ class Fleet:
         self.burst(kind, [event])
 
     def statuses(self, kind: str, records: Iterable[bytes]) -> None:
-        self.burst(kind, [lambda record=record: ev.StatusRead(status.decode(record)) for record in records])
+        self.burst(kind, [partial(status_read, record) for record in records])
 
     def obey(self, commands: list[ev.Command]) -> None:
         for command in commands:
@@ -124,13 +131,13 @@ class Fleet:
             self.timed("rank 0", ev.NextAsked)
             while not self.answers:
                 beat += 1
-                self.timed("beat", lambda beat=beat: ev.BeatRead(beat))
+                self.timed("beat", partial(ev.BeatRead, beat))
                 self.roll_out()
             match self.answers.pop():
                 case ev.AnswerRefit(number, version, _, _):
                     self.refit(number, version)
                 case ev.AnswerBatch(version=version):
-                    self.timed("rank 0", lambda version=version: ev.Trained(version, waited=True))
+                    self.timed("rank 0", partial(ev.Trained, version, waited=True))
                 case other:
                     assert isinstance(other, ev.AnswerFinish), other
                     return
@@ -157,7 +164,7 @@ class Fleet:
             self.in_hand[request.producer].pop(request.key, None)
             self.tokens[request.producer] += TRAJECTORIES * TOKENS
             groups.append((*self.group(request), request))
-        self.burst("group", [lambda v=v, h=h, r=r: self.judged(v, h, r) for v, h, r in groups])
+        self.burst("group", [partial(self.judged, *group) for group in groups])
 
     def judged(self, value: bytes, headers: dict[str, bytes], request: Request) -> ev.GroupRead:
         self.offset += 1

@@ -10,10 +10,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, overload
 
 import psutil
 from confluent_kafka import TopicPartition
@@ -263,7 +263,7 @@ class ByHand:
         told = (t.record for t in reversed(self.status) if isinstance(t.record, Heartbeat))
         return next((record for record in told if record.producer == identity), None)
 
-    def until(self, condition: Callable[[], T], within_s: float, what: str) -> T:
+    def until(self, condition: Callable[[], T | None], within_s: float, what: str) -> T:
         """`eventually`, that ends early when a learner has died meanwhile."""
 
         def asked() -> T | None:
@@ -275,7 +275,7 @@ class ByHand:
                 raise RuntimeError(f"the learner ended (code {dead[0].process.poll()}) while the test waited for {what}")
             return None
 
-        return cast(T, eventually(asked, within_s, what))
+        return eventually(asked, within_s, what)
 
     def reaches(self, version: int, within_s: float) -> None:
         self.until(lambda: self.frontier >= version, within_s, f"version {version}")
@@ -378,14 +378,16 @@ def make_tiny_model() -> None:
 R = TypeVar("R", bound=ByHand)
 
 
+@overload
+def by_hand(bootstrap: str, folder: Path, nursery: Nursery, *overrides: str) -> AbstractContextManager[ByHand]: ...
+
+
+@overload
+def by_hand(bootstrap: str, folder: Path, nursery: Nursery, *overrides: str, kind: type[R]) -> AbstractContextManager[R]: ...
+
+
 @contextmanager
-def by_hand(
-    bootstrap: str,
-    folder: Path,
-    nursery: Nursery,
-    *overrides: str,
-    kind: Callable[..., R] = ByHand,  # type: ignore[assignment]
-) -> Iterator[R]:
+def by_hand(bootstrap: str, folder: Path, nursery: Nursery, *overrides: str, kind: type[Any] = ByHand) -> Iterator[Any]:
     """A run; none of its processes is left, and what they wrote is shown when the test fails."""
     make_tiny_model()
     folder.mkdir(parents=True, exist_ok=True)

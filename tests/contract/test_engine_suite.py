@@ -4,23 +4,33 @@ Weights really travel: a sender on another thread or in another process, gloo be
 compared with transformers' on the same weights.
 """
 
+from __future__ import annotations
+
 import asyncio
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from learner.transfer import GlooSender
 from producer.config import ProducerConfig
-from producer.engine import Ending, EngineDead, Sampling, TransferOffer
+from producer.engine import Completion, Ending, Engine, EngineDead, Loaded, Sampling, TransferOffer
 from producer.scripted_engine import ScriptedEngine
 from schemas.config import GenerationConfig, ModelConfig, RefitConfig
 from schemas.errors import TransferError
-from schemas.weights import make_plan, probe_tokens, tensor_index
+from schemas.weights import WeightPlan, make_plan, probe_tokens, tensor_index
+
+if TYPE_CHECKING:
+    import torch
+
+    Weights = dict[str, torch.Tensor]
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -35,14 +45,14 @@ SAMPLING = Sampling(max_new_tokens=24, temperature=1.0, top_p=1.0, top_k=None)
 
 
 @pytest.fixture(scope="session")
-def oracle(tmp_path_factory):
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return Oracle(tmp_path_factory.mktemp("tiny-qwen3"))
 
 
 class Oracle:
     """The tiny checkpoint's folder, and transformers' model of the same shape with weights of our choice."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         import torch
         from transformers import Qwen3Config, Qwen3ForCausalLM
 
@@ -67,7 +77,7 @@ class Oracle:
         self.model.save_pretrained(folder)
         self.plan = make_plan(tensor_index(folder), "float32", REFIT.bucket_mib)
 
-    def weights(self, seed):
+    def weights(self, seed: int) -> Weights:
         """Random tensors by Hugging Face name; large enough for log-probabilities to differ by much between seeds."""
         import torch
 
@@ -77,10 +87,10 @@ class Oracle:
             for name, p in self.model.named_parameters()
         }
 
-    def load(self, weights):
+    def load(self, weights: Weights) -> None:
         self.model.load_state_dict(weights, strict=False)
 
-    def logprobs(self, weights, tokens, temperature=1.0, top_k=None):
+    def logprobs(self, weights: Weights, tokens: list[int], temperature: float = 1.0, top_k: int | None = None) -> list[float]:
         """float [len - 1]: of tokens 1.., given those before."""
         import torch
 
@@ -90,14 +100,15 @@ class Oracle:
         if top_k is not None:
             logits[logits < logits.topk(top_k).values[:, -1:]] = float("-inf")
         chosen = logits.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])
-        return chosen[:, 0].tolist()
+        found: list[float] = chosen[:, 0].tolist()
+        return found
 
-    def probe(self, weights):
+    def probe(self, weights: Weights) -> list[float]:
         return self.logprobs(weights, probe_tokens(48, LENGTH))
 
 
 @pytest.fixture(scope="session")
-def vllm(oracle):
+def vllm(oracle: Oracle) -> Iterator[Engine]:
     from producer.vllm_engine import VllmEngine
 
     engine = VllmEngine(*settings(oracle))
@@ -107,7 +118,7 @@ def vllm(oracle):
         asyncio.run(engine.generate("late", [1], SAMPLING))
 
 
-def settings(oracle, **scripted):
+def settings(oracle: Oracle, **scripted: Any) -> tuple[ModelConfig, GenerationConfig, ProducerConfig, RefitConfig]:
     model = ModelConfig(path=str(oracle.folder), dtype="float32", max_total_sequence_length=LENGTH)
     # Small and eager, so that a test of waiting requests has some.
     vllm = {"max_num_seqs": 32, "max_num_batched_tokens": 512}
@@ -115,21 +126,24 @@ def settings(oracle, **scripted):
 
 
 @pytest.fixture(params=["scripted", "vllm"])
-def engine(request, oracle):
+def engine(request: pytest.FixtureRequest, oracle: Oracle) -> Engine:
     if request.param == "vllm":
-        return request.getfixturevalue("vllm")
+        real: Engine = request.getfixturevalue("vllm")
+        return real
     return ScriptedEngine(*settings(oracle, seconds_per_token=0.002, tokens=100))
 
 
 @contextmanager
-def sending(oracle, weights, version, plan=None, probe=None):
+def sending(
+    oracle: Oracle, weights: Weights, version: int, plan: WeightPlan | None = None, probe: Sequence[float] | None = None
+) -> Iterator[tuple[TransferOffer, list[str | TransferError]]]:
     """A learner's side on a thread: yields the offer; the digest is in the list that comes with it."""
     sender = GlooSender(plan or oracle.plan, "127.0.0.1", TIMEOUT_S)
     host, port, prefix = sender.open(2)
     probe = oracle.probe(weights) if probe is None else probe
-    outcome = []
+    outcome: list[str | TransferError] = []
 
-    def send():
+    def send() -> None:
         try:
             sender.connect()
             outcome.append(sender.send(iter(weights.items()), probe))
@@ -147,11 +161,11 @@ def sending(oracle, weights, version, plan=None, probe=None):
         assert not thread.is_alive()
 
 
-def offer(version, host, port, prefix):
+def offer(version: int, host: str, port: int, prefix: str) -> TransferOffer:
     return TransferOffer(version, host, port, prefix, None, world=2, rank_offset=1, timeout_s=TIMEOUT_S)
 
 
-async def refit(engine, oracle, seed, *, drop_caches=True):
+async def refit(engine: Engine, oracle: Oracle, seed: int, *, drop_caches: bool = True) -> Loaded:
     """One whole refit to the weights of `seed`, under the next version."""
     weights = oracle.weights(seed)
     await engine.pause(drop_caches=drop_caches)
@@ -163,7 +177,7 @@ async def refit(engine, oracle, seed, *, drop_caches=True):
     return loaded
 
 
-async def progressed(engine, count, *request_ids):
+async def progressed(engine: Engine, count: int, *request_ids: str) -> None:
     """Wait until every one of the requests has `count` tokens."""
     end = time.monotonic() + 30
     while not all(engine.progress().get(request_id, 0) >= count for request_id in request_ids):
@@ -171,7 +185,7 @@ async def progressed(engine, count, *request_ids):
         await asyncio.sleep(0.001)
 
 
-def check(completion, sampling, version):
+def check(completion: Completion, sampling: Sampling, version: int) -> None:
     assert 1 <= len(completion.token_ids) <= sampling.max_new_tokens
     assert len(completion.logprobs) == len(completion.token_ids)
     assert all(-100 < value < 0 for value in completion.logprobs)
@@ -179,14 +193,14 @@ def check(completion, sampling, version):
     assert completion.ending is Ending.LENGTH or len(completion.token_ids) < sampling.max_new_tokens
 
 
-def test_a_completion_has_one_logprob_a_token_and_spans_over_all(engine):
+def test_a_completion_has_one_logprob_a_token_and_spans_over_all(engine: Engine) -> None:
     completion = asyncio.run(engine.generate("one", [1, 2, 3], SAMPLING))
     check(completion, SAMPLING, engine.version)
     assert all(0 <= token < 48 for token in completion.token_ids)
 
 
-def test_many_requests_run_at_once_and_progress_counts_all_tokens(engine):
-    async def main():
+def test_many_requests_run_at_once_and_progress_counts_all_tokens(engine: Engine) -> None:
+    async def main() -> None:
         before = engine.progress()[""]
         completions = await asyncio.gather(*(engine.generate(f"many-{n}", [1, 2, n % 48], SAMPLING) for n in range(80)))
         assert engine.progress() == {"": before + sum(len(c.token_ids) for c in completions)}
@@ -197,15 +211,15 @@ def test_many_requests_run_at_once_and_progress_counts_all_tokens(engine):
     asyncio.run(main())
 
 
-def test_a_prompt_that_does_not_fit_is_a_value_error_and_harms_nobody(engine):
+def test_a_prompt_that_does_not_fit_is_a_value_error_and_harms_nobody(engine: Engine) -> None:
     for prompt in ([], [1] * LENGTH, [48], [-1]):
         with pytest.raises(ValueError, match=r"prompt|token ids"):
             asyncio.run(engine.generate("bad", prompt, SAMPLING))
     check(asyncio.run(engine.generate("good", [1] * (LENGTH - 1), SAMPLING)), SAMPLING, engine.version)
 
 
-def test_cancelling_the_task_aborts_the_request(engine):
-    async def main():
+def test_cancelling_the_task_aborts_the_request(engine: Engine) -> None:
+    async def main() -> None:
         long = Sampling(200, 1.0, 1.0, None)
         await engine.pause(drop_caches=False)
         task = asyncio.create_task(engine.generate("gone", [1, 2], long))
@@ -220,7 +234,7 @@ def test_cancelling_the_task_aborts_the_request(engine):
     asyncio.run(main())
 
 
-async def appeared(engine, request_id):
+async def appeared(engine: Engine, request_id: str) -> None:
     end = time.monotonic() + 30
     while request_id not in engine.progress():
         assert time.monotonic() < end
@@ -228,8 +242,8 @@ async def appeared(engine, request_id):
 
 
 @pytest.mark.parametrize("drop_caches", [False, True])
-def test_pause_freezes_running_requests_queues_new_ones_and_resume_goes_on(engine, drop_caches):
-    async def main():
+def test_pause_freezes_running_requests_queues_new_ones_and_resume_goes_on(engine: Engine, drop_caches: bool) -> None:
+    async def main() -> None:
         long = Sampling(200, 1.0, 1.0, None)
         name = f"frozen-{drop_caches}-2"
         running = asyncio.create_task(engine.generate(name, [3, 4], long))
@@ -248,8 +262,8 @@ def test_pause_freezes_running_requests_queues_new_ones_and_resume_goes_on(engin
     asyncio.run(main())
 
 
-def test_a_refit_brings_the_sent_weights_and_its_label(engine, oracle):
-    async def main():
+def test_a_refit_brings_the_sent_weights_and_its_label(engine: Engine, oracle: Oracle) -> None:
+    async def main() -> None:
         version = engine.version
         loaded = await refit(engine, oracle, seed=11)
         assert (loaded.version, engine.version) == (version + 1, version + 1)
@@ -260,8 +274,8 @@ def test_a_refit_brings_the_sent_weights_and_its_label(engine, oracle):
     asyncio.run(main())
 
 
-def test_running_requests_carry_both_versions_over_a_refit(engine, oracle):
-    async def main():
+def test_running_requests_carry_both_versions_over_a_refit(engine: Engine, oracle: Oracle) -> None:
+    async def main() -> None:
         long = Sampling(200, 1.0, 1.0, None)
         names = ["across-0", "across-1", "across-2"]
         tasks = [asyncio.create_task(engine.generate(name, [7, n], long)) for n, name in enumerate(names)]
@@ -277,8 +291,8 @@ def test_running_requests_carry_both_versions_over_a_refit(engine, oracle):
     asyncio.run(main())
 
 
-def test_the_loop_runs_on_while_weights_are_awaited(engine, oracle):
-    async def main():
+def test_the_loop_runs_on_while_weights_are_awaited(engine: Engine, oracle: Oracle) -> None:
+    async def main() -> None:
         await engine.pause(drop_caches=False)
         weights = oracle.weights(31)
         sender = GlooSender(oracle.plan, "127.0.0.1", TIMEOUT_S)
@@ -296,8 +310,10 @@ def test_the_loop_runs_on_while_weights_are_awaited(engine, oracle):
     asyncio.run(main())
 
 
-def test_weights_that_do_not_match_the_digest_are_not_loaded(engine, oracle, monkeypatch):
-    async def main():
+def test_weights_that_do_not_match_the_digest_are_not_loaded(
+    engine: Engine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
         await refit(engine, oracle, seed=41)
         version = engine.version
         await engine.pause(drop_caches=True)
@@ -310,11 +326,12 @@ def test_weights_that_do_not_match_the_digest_are_not_loaded(engine, oracle, mon
     asyncio.run(main())
 
 
-async def serves(engine, oracle, seed, version):
+async def serves(engine: Engine, oracle: Oracle, seed: int, version: int) -> None:
     """The engine serves these weights: by log-probabilities for vLLM, by the bytes kept for the scripted one."""
     completion = await engine.generate("still", [9, 8, 7], SAMPLING)
     check(completion, SAMPLING, version)
     if isinstance(engine, ScriptedEngine):
+        assert engine.weights is not None
         kept = dict(engine.weights.tensors())
         assert kept.keys() == oracle.weights(seed).keys()
         assert all(kept[name].equal(tensor) for name, tensor in oracle.weights(seed).items())
@@ -341,18 +358,19 @@ sender.send(tensors(), [])
 """
 
 
-def dying_sender(oracle):
+def dying_sender(oracle: Oracle) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", DYING_SENDER, str(oracle.folder)], stdout=subprocess.PIPE, text=True)
 
 
-def test_a_sender_killed_in_the_middle_leaves_the_old_weights(engine, oracle):
+def test_a_sender_killed_in_the_middle_leaves_the_old_weights(engine: Engine, oracle: Oracle) -> None:
     assert len(oracle.plan.buckets) > 1
 
-    async def main():
+    async def main() -> None:
         await refit(engine, oracle, seed=51)
         version = engine.version
         await engine.pause(drop_caches=True)
         with dying_sender(oracle) as sender:
+            assert sender.stdout is not None
             host, port, prefix = (await asyncio.to_thread(sender.stdout.readline)).split()
             started = time.monotonic()
             with pytest.raises(TransferError):
@@ -367,8 +385,8 @@ def test_a_sender_killed_in_the_middle_leaves_the_old_weights(engine, oracle):
     asyncio.run(main())
 
 
-def test_an_offer_that_nobody_stands_behind_fails_in_its_time(engine):
-    async def main():
+def test_an_offer_that_nobody_stands_behind_fails_in_its_time(engine: Engine) -> None:
+    async def main() -> None:
         version = engine.version
         await engine.pause(drop_caches=False)
         started = time.monotonic()
@@ -381,8 +399,8 @@ def test_an_offer_that_nobody_stands_behind_fails_in_its_time(engine):
     asyncio.run(main())
 
 
-def test_vllm_logprobs_are_those_of_the_distribution_sampled_from(vllm, oracle):
-    async def main():
+def test_vllm_logprobs_are_those_of_the_distribution_sampled_from(vllm: Engine, oracle: Oracle) -> None:
+    async def main() -> None:
         await refit(vllm, oracle, seed=61)
         for sampling in (Sampling(24, 1.0, 1.0, None), Sampling(24, 0.7, 1.0, None), Sampling(24, 1.3, 1.0, 5)):
             completion = await vllm.generate("sampled", [1, 2, 3], sampling)
@@ -393,10 +411,10 @@ def test_vllm_logprobs_are_those_of_the_distribution_sampled_from(vllm, oracle):
     asyncio.run(main())
 
 
-def test_vllm_trajectory_over_a_refit_is_of_old_weights_before_and_new_ones_after(vllm, oracle):
+def test_vllm_trajectory_over_a_refit_is_of_old_weights_before_and_new_ones_after(vllm: Engine, oracle: Oracle) -> None:
     """Long enough for whole cache blocks: a stale one would show."""
 
-    async def main():
+    async def main() -> None:
         await refit(vllm, oracle, seed=71)
         prompt = [n % 48 for n in range(150)]
         long = Sampling(100, 1.0, 1.0, None)
@@ -418,10 +436,10 @@ def test_vllm_trajectory_over_a_refit_is_of_old_weights_before_and_new_ones_afte
     asyncio.run(main())
 
 
-def test_vllm_keeps_running_requests_whole_while_the_probe_is_scored(vllm, oracle):
+def test_vllm_keeps_running_requests_whole_while_the_probe_is_scored(vllm: Engine, oracle: Oracle) -> None:
     """Same weights again, caches kept: were a frozen request moved or its cache taken, its log-probabilities would differ."""
 
-    async def main():
+    async def main() -> None:
         await refit(vllm, oracle, seed=81)
         prompts = {f"held-{n}": [n, 1, 2] for n in range(40)}
         long = Sampling(60, 1.0, 1.0, None)
@@ -435,8 +453,8 @@ def test_vllm_keeps_running_requests_whole_while_the_probe_is_scored(vllm, oracl
     asyncio.run(main())
 
 
-def test_vllm_refuses_a_probe_of_another_length_before_it_loads(vllm, oracle):
-    async def main():
+def test_vllm_refuses_a_probe_of_another_length_before_it_loads(vllm: Engine, oracle: Oracle) -> None:
+    async def main() -> None:
         await refit(vllm, oracle, seed=91)
         version = vllm.version
         await vllm.pause(drop_caches=True)
@@ -451,8 +469,8 @@ def test_vllm_refuses_a_probe_of_another_length_before_it_loads(vllm, oracle):
     asyncio.run(main())
 
 
-def test_scripted_tokens_depend_on_prompt_and_request_id_alone(oracle):
-    async def main():
+def test_scripted_tokens_depend_on_prompt_and_request_id_alone(oracle: Oracle) -> None:
+    async def main() -> None:
         one, other = (ScriptedEngine(*settings(oracle)) for _ in range(2))
         first = await one.generate("a", [1, 2], SAMPLING)
         await other.generate("b", [3], SAMPLING)
@@ -463,8 +481,8 @@ def test_scripted_tokens_depend_on_prompt_and_request_id_alone(oracle):
     asyncio.run(main())
 
 
-def test_scripted_faults_happen_where_they_are_scripted(oracle):
-    async def main():
+def test_scripted_faults_happen_where_they_are_scripted(oracle: Oracle) -> None:
+    async def main() -> None:
         engine = ScriptedEngine(*settings(oracle, fail_on=[0], hang_on=[1], die_on=[3]))
         with pytest.raises(RuntimeError, match="scripted failure of zero"):
             await engine.generate("zero", [1], SAMPLING)

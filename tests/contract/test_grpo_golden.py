@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ def test_metrics_are_nemo_rls(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN["advantages"], ids=lambda c: f"{c['rewards']}-{'loo' if c['leave_one_out'] else 'mean'}")
-def test_advantages_are_nemo_rls_with_an_exact_deviation(case: dict) -> None:
+def test_advantages_are_nemo_rls_with_an_exact_deviation(case: dict[str, Any]) -> None:
     found = group_advantages(case["rewards"], leave_one_out=case["leave_one_out"], normalize=True)
     assert found == pytest.approx(case["adv"], abs=1e-4)
 

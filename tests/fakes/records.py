@@ -25,7 +25,7 @@ def key(version: int = 0, slot: int = 0, draw: int = 0, attempt: int = 0) -> Att
 
 
 def in_hand(at: Attempt, kind: str = "rollout", tokens: int = 0) -> InHand:
-    return InHand(kind=kind, T=at.version, slot=at.slot, draw=at.draw, attempt=at.attempt, tokens=tokens)  # type: ignore[arg-type]
+    return InHand(kind=kind, T=at.version, slot=at.slot, draw=at.draw, attempt=at.attempt, tokens=tokens)
 
 
 def make_dataset(rows: int | None = 64, validation_rows: int | None = None) -> DatasetFacts:
@@ -84,7 +84,7 @@ def make_left(producer: str = "p0", unfinished: Sequence[InHand] = ()) -> Left:
 
 
 def make_operator(action: str = "stop", producer: str | None = None) -> Operator:
-    return Operator(uuid=UUID, action=action, producer=producer, by="somebody")  # type: ignore[arg-type]
+    return Operator(uuid=UUID, action=action, producer=producer, by="somebody")
 
 
 def make_claim(**changes: Any) -> Claim:

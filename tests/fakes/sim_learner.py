@@ -206,8 +206,8 @@ class SimLearner:
             case de.MakeTopic(kind, version):
                 self.jobs.append(lambda: self.make_topic(kind, version))
             case de.CloseTopic(kind, version):
-                for partition in [p for p in self.reader.positions if p[0] == (kind, version)]:
-                    del self.reader.positions[partition]
+                for closed in [place for place in self.reader.positions if place[0] == (kind, version)]:
+                    del self.reader.positions[closed]
             case de.WriteSeal(seal):
                 self.fence()
                 assert seal.version not in self.seals_written, "one learner seals a version once"

@@ -1,16 +1,22 @@
 """vLLM's engine, stopped between two chosen steps, and what it sampled computed again by a model that switches its weights."""
 
+from __future__ import annotations
+
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from producer.engine import Sampling
 from schemas.group import Span
 from tests.fakes.switched_model import VOCAB, SwitchedModel
+
+if TYPE_CHECKING:
+    from producer.vllm_engine import VllmEngine
 
 WAIT_S = 60.0
 EXACT = 1e-4
@@ -30,7 +36,7 @@ class Sampled:
     spans: tuple[Span, ...]
     temperature: float
 
-    def gap(self, *weights, start=0, end=None):
+    def gap(self, *weights: int, start: int = 0, end: int | None = None) -> float:
         """Largest difference of the tokens [start, end) from those of a model whose weights change.
 
         weights: seeds, and between two of them the token that the later ones are the first to sample. One below 0 lies in the
@@ -44,7 +50,7 @@ class Sampled:
         return largest(self.logprobs[start:end], expected[start:end])
 
 
-def largest(ours, theirs):
+def largest(ours: Sequence[float], theirs: Sequence[float]) -> float:
     assert len(ours) > 0
     return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
 
@@ -52,57 +58,60 @@ def largest(ours, theirs):
 class Bench:
     """The engine, and a look at where it stands."""
 
-    def __init__(self, engine, model):
+    def __init__(self, engine: VllmEngine, model: SwitchedModel) -> None:
         self.engine = engine
         self.model = model
-        self.cached = {}
+        self.cached: dict[str, int] = {}
         """Prompt tokens that a finished request took from the prefix cache."""
-        core = engine._core
+        core: Any = engine._core  # some of its methods are replaced
         finish = type(core)._finish
 
-        def noted(output):
+        def noted(output: Any) -> None:
             self.cached[output.request_id] = output.num_cached_tokens
             finish(core, output)
 
         core._finish = noted
 
     @property
-    def version(self):
+    def version(self) -> int:
         return self.engine.version
 
     @property
-    def scheduler(self):
+    def scheduler(self) -> Any:
         return self.engine._core._scheduler
 
     @property
-    def free_blocks(self):
-        return self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    def free_blocks(self) -> int:
+        free: int = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        return free
 
-    def residue(self):
+    def residue(self) -> tuple[int, int, int, int]:
         """Requests left in our part of the engine and in vLLM's two halves, and free blocks."""
         core = self.engine._core
         states = core._llm.output_processor.request_states
         return len(core._running), len(self.scheduler.requests), len(states), self.free_blocks
 
-    def computed(self, name):
+    def computed(self, name: str) -> int:
         """Positions of this request whose keys and values are in the cache."""
-        return self.scheduler.requests[self.engine._core._running[name].internal_id].num_computed_tokens
+        computed: int = self.scheduler.requests[self.engine._core._running[name].internal_id].num_computed_tokens
+        return computed
 
-    def start(self, name, prompt, tokens, temperature=1.0):
+    def start(self, name: str, prompt: Sequence[int], tokens: int, temperature: float = 1.0) -> asyncio.Task[Sampled]:
         """A task: one request of so many tokens."""
 
-        async def sample():
+        async def sample() -> Sampled:
             c = await self.engine.generate(name, prompt, Sampling(tokens, temperature, 1.0, None))
             assert len(c.token_ids) == tokens
             return Sampled(self.model, prompt, c.token_ids, c.logprobs, c.spans, temperature)
 
         return asyncio.create_task(sample())
 
-    async def stop_when(self, condition):
+    async def stop_when(self, condition: Callable[[], bool]) -> Awaitable[None]:
         """From now on: the engine stops after the first step after which the condition holds. Await the result for it."""
-        core, stopped = self.engine._core, Future()
+        core: Any = self.engine._core
+        stopped: Future[None] = Future()
 
-        def step():
+        def step() -> None:
             type(core).step(core)
             try:
                 if not condition():
@@ -114,34 +123,35 @@ class Bench:
                 stopped.set_exception(error)
                 raise
 
-        def install():
+        def install() -> None:
             core.step = step
 
         await asyncio.wrap_future(self.engine._thread.call(install))
         return asyncio.wait_for(asyncio.wrap_future(stopped), WAIT_S)
 
-    async def stop_at(self, tokens, names):
+    async def stop_at(self, tokens: int, names: Collection[str]) -> dict[str, int]:
         """Stop as soon as all of these requests have so many tokens. How many each of all requests has."""
         await (await self.stop_when(lambda: min(self.engine.progress().get(name, 0) for name in names) >= tokens))
         return self.engine.progress()
 
-    async def load(self, seed, version=None):
+    async def load(self, seed: int, version: int | None = None) -> None:
         """New weights into the engine, which stands still."""
         with self.model.sending(seed, self.version + 1 if version is None else version) as offer:
             loaded = await self.engine.receive(offer)
         assert loaded.probe_gap <= EXACT
 
-    async def refit(self, seed, drop_caches=RECOMPUTE, version=None):
+    async def refit(self, seed: int, drop_caches: bool = RECOMPUTE, version: int | None = None) -> None:
         await self.engine.pause(drop_caches=drop_caches)
         await self.load(seed, version)
         await self.engine.resume()
 
 
-def prompt_of(length, seed):
-    return np.random.default_rng([length, seed]).integers(0, VOCAB, length).tolist()
+def prompt_of(length: int, seed: int) -> list[int]:
+    ids: list[int] = np.random.default_rng([length, seed]).integers(0, VOCAB, length).tolist()
+    return ids
 
 
-async def eventually(condition):
+async def eventually(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < end

@@ -70,7 +70,8 @@ class SwitchedModel:
             start = end
         assert start == len(tokens)
         scaled = torch.cat(logits)[:-1].double() / temperature
-        return scaled.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+        found: list[float] = scaled.log_softmax(-1).gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+        return found
 
     def _loaded(self, seed: int) -> Any:
         if seed not in self._models:

@@ -1,6 +1,7 @@
 """Tiny random Hugging Face checkpoints of each supported family, and batches for them. Imported by tests and by their workers."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
-FAMILIES: dict[str, dict] = {
+FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": True},
     "qwen3-untied": {"model_type": "qwen3", "head_dim": 32, "tie_word_embeddings": False, "vocab_size": 47},
     "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},

@@ -6,6 +6,7 @@ torchrun --nproc-per-node 2 tests/integration/policy_worker.py MODEL OUT
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,8 @@ from learner.model.policy import Policy
 from schemas.config import ModelConfig
 from tests.fakes.tiny_models import make_batch, share
 
-LAYOUTS = {
+Layout = dict[str, Any]
+LAYOUTS: dict[str, Layout] = {
     "dp": {},
     "dp-distopt": {"use_distributed_optimizer": True},
     "tp": {"tensor_model_parallel_size": 2},
@@ -24,12 +26,12 @@ LAYOUTS = {
 }
 
 
-def policy(model: Path, layout: dict) -> Policy:
+def policy(model: Path, layout: Layout) -> Policy:
     learner = LearnerConfig(nproc=2, train_micro_batch_size=3, optimizer={"lr": 1e-3, "adam_eps": 1e-4}, **layout)
     return Policy(ModelConfig(path=str(model), dtype="float32"), learner, LossFnConfig(), seed=0, total_steps=10)
 
 
-def run(model: Path, layout: dict, out: Path) -> dict:
+def run(model: Path, layout: Layout, out: Path) -> dict[str, Any]:
     trained = policy(model, layout)
     batch = share(make_batch(), trained.dp_rank, trained.dp_size)
     metrics = [trained.train_step(batch) for _ in range(2)]
@@ -41,7 +43,7 @@ def run(model: Path, layout: dict, out: Path) -> dict:
     resumed = policy(model, layout)
     resumed.load(out)
     again = resumed.train_step(batch)
-    everyone: list = [None, None]
+    everyone: list[Any] = [None, None]
     dist.all_gather_object(everyone, (digest, resumed.state_digest(), metrics, again))
     torch.save((weights, trained.logprobs(batch).cpu()), out / f"weights-{dist.get_rank()}.pt")
     return {"ranks": everyone, "probe": trained.probe_logprobs([5, 6, 7, 8])}

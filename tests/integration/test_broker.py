@@ -52,7 +52,12 @@ def publish(broker: Broker, topic: str, *values: bytes, headers: list[tuple[str,
     failed: list[object] = []
     for number, value in enumerate(values):
         producer.produce(
-            topic, value, key=f"k{number}", partition=0, headers=headers or [], on_delivery=lambda e, _: e and failed.append(e)
+            topic,
+            value,
+            key=f"k{number}",
+            partition=0,
+            headers=headers or [],
+            on_delivery=lambda e, _: failed.append(e) if e else None,
         )
     assert producer.flush(SECONDS) == 0
     assert failed == []

@@ -3,16 +3,23 @@ nothing."""
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
+from broker_config import admin
+from broker_config.admin import TopicInfo, create_topics
+from broker_config.clients import make_admin
+from broker_config.deadline import Deadline
 from broker_config.local_broker import LocalBroker
 from broker_config.locate import ENVIRONMENT
+from broker_config.topics import version_spec
+from broker_config.writer import LogWriter
 from launch.broker import BrokerUse, use_broker
 from launch.broker_care import BrokerCare
 from launch.events import BrokerBack, BrokerLost
@@ -33,8 +40,8 @@ def use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrokerUse]:
 
 
 @contextmanager
-def looked_after(use: BrokerUse) -> Iterator[BrokerCare]:
-    care = BrokerCare(use, KafkaConfig())
+def looked_after(use: BrokerUse, topics: Callable[[], Collection[str]] = tuple) -> Iterator[BrokerCare]:
+    care = BrokerCare(use, KafkaConfig(), topics)
     care.begin()
     try:
         yield care
@@ -77,3 +84,43 @@ def test_a_broker_that_hangs_is_told_of_and_so_is_its_return(use: BrokerUse) -> 
             process.send_signal(signal.SIGCONT)
         assert lost == BrokerLost(f"the broker at {use.bootstrap} does not answer")
         assert eventually(care.news, 30, "the return to be told") == [BrokerBack()]
+
+
+def test_a_broker_whose_disk_is_full_names_the_topic_and_the_room_and_what_was_not_written_comes_when_it_is_back(
+    use: BrokerUse,
+) -> None:
+    assert use.local is not None and use.process is not None
+    kafka, refused = KafkaConfig(), list[BaseException]()
+    (topic,) = create_topics(
+        make_admin(kafka, use.bootstrap, "tests"), [version_spec("full", "trajectories", 3, kafka)], Deadline(30)
+    )
+    writer = LogWriter(kafka, use.bootstrap, "tests", refused.append)
+    writer.write(topic, b"first").result(30)
+    with looked_after(use, lambda: [topic]) as care:
+        # No file of the broker may grow beyond this, as if its disk were full.
+        psutil.Process(use.process.pid).rlimit(psutil.RLIMIT_FSIZE, (500_000, 500_000))
+        late = writer.write(topic, os.urandom(600_000))
+        (lost,) = eventually(care.news, 30, "the end to be told")
+        assert isinstance(lost, BrokerLost) and lost.ended
+        assert f"has ended: appending records to {topic}-0 in dir {use.local.root}" in lost.detail
+        assert "File too large" in lost.detail and "MiB free" in lost.detail
+        care.start_again()
+        assert eventually(care.news, 60, "the return to be told") == [BrokerBack()]
+        assert late.result(60) == 1
+    writer.close(Deadline(30))
+    assert refused == []
+
+
+def test_topics_that_nobody_leads_are_told_of(use: BrokerUse, monkeypatch: pytest.MonkeyPatch) -> None:
+    led = [TopicInfo("r.control", "id", 1), TopicInfo("r.status", "id", 2, (1,))]
+    found = list(led)
+    monkeypatch.setattr(
+        admin, "describe", lambda client, names, deadline: {info.name: info for info in found if info.name in names}
+    )
+    monkeypatch.setattr("launch.broker_care.SILENT_S", 1.0)
+    with looked_after(use, lambda: ["r.control", "r.status", "r.gone"]) as care:
+        (lost,) = eventually(care.news, 30, "the partition to be told of")
+        assert isinstance(lost, BrokerLost) and not lost.ended
+        assert "serves, but nobody leads r.status[1]: one of its nodes is down, or a disk of it is full" in lost.detail
+        found[1] = TopicInfo("r.status", "id", 2)
+        assert eventually(care.news, 30, "the leader to be told of") == [BrokerBack()]

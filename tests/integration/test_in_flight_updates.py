@@ -5,22 +5,29 @@ sampled tokens has the keys and values of its prompt and of k - 1 of them: the k
 k - 1 are of the old weights, and position prompt + k - 1 is the first that the new ones compute.
 """
 
+from __future__ import annotations
+
 import asyncio
 import statistics
 from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from producer.config import ProducerConfig
 from producer.engine import Sampling
-from producer.environments.base import Environment, Prompt, TrajectoryBuilder
+from producer.environments.base import Environment, Generate, Prompt, RolloutRequest, TrajectoryBuilder
 from producer.rollout import Limits, roll_out
 from schemas.config import GenerationConfig, ModelConfig, RefitConfig
 from schemas.errors import TransferError
-from schemas.group import Span
+from schemas.group import Kind, Span, Trajectory
 from tests.fakes.stopped_engine import EXACT, KEEP, RECOMPUTE, WAIT_S, Bench, Sampled, eventually, largest, prompt_of
 from tests.fakes.switched_model import SwitchedModel
+
+if TYPE_CHECKING:
+    from producer.vllm_engine import VllmEngine
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -39,12 +46,12 @@ APART = 1e-2
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
+def model(tmp_path_factory: pytest.TempPathFactory) -> SwitchedModel:
     return SwitchedModel(tmp_path_factory.mktemp("switched"), LENGTH, RefitConfig().bucket_mib)
 
 
 @pytest.fixture(scope="module")
-def started(model):
+def started(model: SwitchedModel) -> Iterator[VllmEngine]:
     from producer.vllm_engine import VllmEngine
 
     engine = VllmEngine(
@@ -60,7 +67,7 @@ def started(model):
 
 
 @pytest.fixture
-def bench(started, model):
+def bench(started: VllmEngine, model: SwitchedModel) -> Iterator[Bench]:
     bench = Bench(started, model)
     yield bench
     assert bench.residue() == EMPTY
@@ -70,7 +77,7 @@ PROMPTS = {f"p{length}": prompt_of(length, 0) for length in (1, 7, 60, 127, 128,
 """Around the borders of a cache block, and one longer than a step."""
 
 
-def test_the_oracle_in_parts_is_the_plain_model_and_feels_every_switch(model):
+def test_the_oracle_in_parts_is_the_plain_model_and_feels_every_switch(model: SwitchedModel) -> None:
     tokens = prompt_of(150, 1)
     whole = model.logprobs(tokens, [(1, 150)])
     assert largest(model.logprobs(tokens, [(1, 40), (1, 41), (1, 150)]), whole) < EXACT
@@ -81,8 +88,8 @@ def test_the_oracle_in_parts_is_the_plain_model_and_feels_every_switch(model):
 
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
-def test_tokens_before_the_switch_are_of_the_old_weights_and_those_after_it_of_the_new(bench, drop_caches):
-    async def main():
+def test_tokens_before_the_switch_are_of_the_old_weights_and_those_after_it_of_the_new(bench: Bench, drop_caches: bool) -> None:
+    async def main() -> None:
         await bench.refit(11)
         old = bench.version
         tasks = {name: bench.start(name, prompt, 60, 0.7 + 0.1 * n) for n, (name, prompt) in enumerate(PROMPTS.items())}
@@ -110,17 +117,21 @@ def test_tokens_before_the_switch_are_of_the_old_weights_and_those_after_it_of_t
     asyncio.run(main())
 
 
-def test_a_request_over_several_refits_has_a_span_each_and_its_cache_is_renewed_only_by_request(bench):
-    async def main():
+def test_a_request_over_several_refits_has_a_span_each_and_its_cache_is_renewed_only_by_request(bench: Bench) -> None:
+    async def main() -> None:
         await bench.refit(21)
         old = bench.version
-        stopped = await bench.stop_when(lambda: bench.engine.progress()["often"] == 15)
+
+        def has(tokens: int) -> Callable[[], bool]:
+            return lambda: bench.engine.progress()["often"] == tokens
+
+        stopped = await bench.stop_when(has(15))
         task = bench.start("often", prompt_of(140, 2), 90)
         for n, drop_caches in enumerate([KEEP, KEEP, RECOMPUTE, KEEP], start=1):
             await stopped
             await bench.engine.pause(drop_caches=drop_caches)
             await bench.load(21 + n)
-            stopped = await bench.stop_when(lambda end=15 * (n + 1): bench.engine.progress()["often"] == end)
+            stopped = await bench.stop_when(has(15 * (n + 1)))
             await bench.engine.resume()
         await stopped
         await bench.engine.resume()
@@ -136,10 +147,10 @@ def test_a_request_over_several_refits_has_a_span_each_and_its_cache_is_renewed_
 
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
-def test_a_prompt_that_is_half_computed_at_the_switch(bench, drop_caches):
+def test_a_prompt_that_is_half_computed_at_the_switch(bench: Bench, drop_caches: bool) -> None:
     """All of its tokens are of the new weights; without recomputing, the first half of its context is not."""
 
-    async def main():
+    async def main() -> None:
         await bench.refit(31)
         prompt = prompt_of(400, 3)
         stopped = await bench.stop_when(lambda: bench.computed("half") > 0)
@@ -160,10 +171,10 @@ def test_a_prompt_that_is_half_computed_at_the_switch(bench, drop_caches):
 
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
-def test_requests_that_wait_during_the_refit_read_nothing_of_the_old_weights(bench, drop_caches):
+def test_requests_that_wait_during_the_refit_read_nothing_of_the_old_weights(bench: Bench, drop_caches: bool) -> None:
     """They share a prompt of whole blocks with requests that run; some waited before the pause, some came in it."""
 
-    async def main():
+    async def main() -> None:
         await bench.refit(41)
         shared = prompt_of(2 * BLOCK, 4)
         prompts = {f"w{n}": [*shared, n] for n in range(SEATS + 6)}
@@ -191,10 +202,12 @@ def test_requests_that_wait_during_the_refit_read_nothing_of_the_old_weights(ben
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
 @pytest.mark.parametrize("label", ["next version", "same version"])
-def test_a_shared_prompt_is_computed_once_a_load_and_never_taken_from_older_weights(bench, drop_caches, label):
+def test_a_shared_prompt_is_computed_once_a_load_and_never_taken_from_older_weights(
+    bench: Bench, drop_caches: bool, label: str
+) -> None:
     """A version comes again, with other weights, when a resumed learner has trained it anew."""
 
-    async def main():
+    async def main() -> None:
         await bench.refit(51)
         prompt = prompt_of(2 * BLOCK + 44, 5)
         for seed in (51, 52, 53):
@@ -210,10 +223,10 @@ def test_a_shared_prompt_is_computed_once_a_load_and_never_taken_from_older_weig
     asyncio.run(main())
 
 
-def test_a_full_cache_is_renewed_although_it_should_be_kept(bench):
+def test_a_full_cache_is_renewed_although_it_should_be_kept(bench: Bench) -> None:
     """The probe needs a few blocks; without them running requests give theirs back, and compute all with the new weights."""
 
-    async def main():
+    async def main() -> None:
         await bench.refit(61)
         prompts = {f"full{n}": prompt_of(395, 10 + n) for n in range(SEATS)}
         tasks = {name: bench.start(name, prompt, 40) for name, prompt in prompts.items()}
@@ -229,8 +242,8 @@ def test_a_full_cache_is_renewed_although_it_should_be_kept(bench):
 
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
-def test_a_broken_transfer_leaves_running_requests_on_the_old_weights(bench, drop_caches):
-    async def main():
+def test_a_broken_transfer_leaves_running_requests_on_the_old_weights(bench: Bench, drop_caches: bool) -> None:
+    async def main() -> None:
         await bench.refit(71)
         version = bench.version
         tasks = {name: bench.start(name, prompt, 60) for name, prompt in PROMPTS.items()}
@@ -250,11 +263,11 @@ def test_a_broken_transfer_leaves_running_requests_on_the_old_weights(bench, dro
 class Relay(Environment):
     """Three turns of 40 tokens, and after each some of its own; the second turn begins when the test opens the gate."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.gate = asyncio.Event()
         self.at_the_gate = 0
 
-    async def rollout(self, request, generate):
+    async def rollout(self, request: RolloutRequest, generate: Generate) -> Trajectory:
         builder = TrajectoryBuilder(request)
         for turn in range(3):
             builder.add(await generate(builder.context, 40))
@@ -266,13 +279,15 @@ class Relay(Environment):
 
 
 class OneTurn(Environment):
-    async def rollout(self, request, generate):
+    async def rollout(self, request: RolloutRequest, generate: Generate) -> Trajectory:
         builder = TrajectoryBuilder(request)
         builder.add(await generate(builder.context))
         return builder.finish(1.0)
 
 
-def roll(bench, key, environment, prompt, count, kind="rollout"):
+def roll(
+    bench: Bench, key: str, environment: Environment, prompt: list[int], count: int, kind: Kind = "rollout"
+) -> asyncio.Task[tuple[Trajectory, ...]]:
     """A group, as a task."""
     return asyncio.create_task(
         roll_out(
@@ -283,15 +298,15 @@ def roll(bench, key, environment, prompt, count, kind="rollout"):
             environment=environment,
             engine=bench.engine,
             sampling=Sampling(200, 0.9, 1.0, None),
-            tokenizer=None,
+            tokenizer=None,  # type: ignore[arg-type]  # no environment here asks for one
             limits=Limits(max_total_length=LENGTH, max_retries=0, timeout_s=WAIT_S),
         )
     )
 
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
-def test_trajectories_of_several_turns_over_a_refit_between_turns_and_one_within_a_turn(bench, drop_caches):
-    async def main():
+def test_trajectories_of_several_turns_over_a_refit_between_turns_and_one_within_a_turn(bench: Bench, drop_caches: bool) -> None:
+    async def main() -> None:
         await bench.refit(81)
         old, prompt = bench.version, prompt_of(BLOCK + 12, 8)
         relay = Relay()
@@ -330,7 +345,7 @@ def test_trajectories_of_several_turns_over_a_refit_between_turns_and_one_within
     asyncio.run(main())
 
 
-def turn(bench, prompt, t, start):
+def turn(bench: Bench, prompt: list[int], t: Trajectory, start: int) -> Sampled:
     """The trajectory's 40 tokens from `start` on, as one call."""
     before, own = t.tokens[:start].tolist(), slice(start, start + 40)
     return Sampled(bench.model, [*prompt, *before], t.tokens[own].tolist(), t.logprobs[own].tolist(), (), 0.9)
@@ -338,10 +353,10 @@ def turn(bench, prompt, t, start):
 
 @pytest.mark.parametrize("drop_caches", [KEEP, RECOMPUTE])
 @pytest.mark.parametrize("when", ["before the load", "during the load", "after the load"])
-def test_groups_aborted_in_a_pause_leave_nothing_behind(bench, drop_caches, when):
+def test_groups_aborted_in_a_pause_leave_nothing_behind(bench: Bench, drop_caches: bool, when: str) -> None:
     """A validation and a rollout that run, and a rollout that waits; a request beside them crosses the refit."""
 
-    async def main():
+    async def main() -> None:
         await bench.refit(91)
         shared = prompt_of(BLOCK + 50, 9)
         doomed = [
@@ -355,7 +370,7 @@ def test_groups_aborted_in_a_pause_leave_nothing_behind(bench, drop_caches, when
         doomed.append(roll(bench, "v00000008/s0002/d0/a0", OneTurn(), shared, 3))
         await eventually(lambda: len(bench.engine.progress()) == 1 + 10)
 
-        async def abort():
+        async def abort() -> None:
             for group in doomed:
                 group.cancel()
             assert {type(end) for end in await asyncio.gather(*doomed, return_exceptions=True)} == {asyncio.CancelledError}

@@ -2,9 +2,11 @@
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,11 +35,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def build(folder: Path) -> Build:
     def make(
-        *, dtype: str = "float32", loss: dict | None = None, temperature: float = 1.0, path: Path = folder, **keys: object
+        *,
+        dtype: str = "float32",
+        loss: dict[str, Any] | None = None,
+        temperature: float = 1.0,
+        path: Path = folder,
+        **keys: object,
     ) -> Policy:
         learner = LearnerConfig.model_validate({"optimizer": OPTIMIZER, "train_micro_batch_size": 5} | keys)
         loss_fn = LossFnConfig.model_validate(loss or {})
-        model = ModelConfig(path=str(path), dtype=dtype)  # type: ignore[arg-type]
+        model = ModelConfig(path=str(path), dtype=dtype)
         return Policy(model, learner, loss_fn, seed=0, total_steps=10, temperature=temperature)
 
     return make
@@ -292,6 +299,21 @@ def test_files_that_cannot_be_written_are_an_error_of_the_system(
     writing = build().begin_save(tmp_path, background=background)
     with pytest.raises(OSError, match=r"rank 0: .*No space left on device"):
         writing.finish()
+
+
+def test_an_export_that_cannot_be_written_is_an_error_of_the_system_and_leaves_the_last_one(tmp_path: Path, build: Build) -> None:
+    policy, folder = build(), tmp_path / "hf"
+    policy.save_hf(folder)
+    whole = {path.name: path.stat().st_size for path in folder.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (whole["model.safetensors"] // 2, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            policy.save_hf(folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.stat().st_size for path in folder.iterdir()} == whole
+    assert [path.name for path in tmp_path.iterdir() if "hf" in path.name] == ["hf"]
 
 
 def test_a_checkpoint_of_another_model_is_refused_before_anything_is_loaded(tmp_path: Path, build: Build) -> None:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,14 @@ from tests.fakes.tiny_models import make_batch, make_model
 ROOT = Path(__file__).parents[2]
 LAYOUTS = ("dp", "dp-distopt", "tp", "tp-sp", "pp")
 pytestmark = pytest.mark.timeout(400)
+Outcome = tuple[dict[str, Any], Path, Path]
+"""Results by layout, the folder of all that was written, the model's folder."""
+Alone = tuple[list[dict[str, float]], dict[str, torch.Tensor], torch.Tensor, list[float]]
+"""Of one process: metrics of its steps, weights, log-probabilities, those of the probe."""
 
 
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path, Path]:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     out = tmp_path_factory.mktemp("parallel")
     model = make_model(out / "model")
     with socket.socket() as probe:
@@ -34,7 +39,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path, Path]
 
 
 @pytest.fixture(scope="module")
-def alone(outcome: tuple[dict, Path, Path], gloo: None) -> tuple[list[dict], dict, torch.Tensor, list[float]]:  # noqa: F811 - the fixture
+def alone(outcome: Outcome, gloo: None) -> Alone:  # noqa: F811 - the fixture
     from learner.config import LearnerConfig, LossFnConfig
     from learner.model.policy import Policy
     from schemas.config import ModelConfig
@@ -48,7 +53,7 @@ def alone(outcome: tuple[dict, Path, Path], gloo: None) -> tuple[list[dict], dic
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_two_processes_train_as_one(layout: str, outcome: tuple, alone: tuple) -> None:
+def test_two_processes_train_as_one(layout: str, outcome: Outcome, alone: Alone) -> None:
     results, out, _ = outcome
     metrics, weights, logprobs, probe = alone
     for found, expected in zip(results[layout]["ranks"][0][2], metrics, strict=True):
@@ -62,7 +67,7 @@ def test_two_processes_train_as_one(layout: str, outcome: tuple, alone: tuple) -
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_ranks_hold_the_same_metrics_weights_and_digest(layout: str, outcome: tuple) -> None:
+def test_all_ranks_hold_the_same_metrics_weights_and_digest(layout: str, outcome: Outcome) -> None:
     results, out, _ = outcome
     first, second = results[layout]["ranks"]
     assert first == second
@@ -71,7 +76,7 @@ def test_all_ranks_hold_the_same_metrics_weights_and_digest(layout: str, outcome
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(layout: str, outcome: tuple) -> None:
+def test_a_resumed_run_is_bit_for_bit_the_uninterrupted_one(layout: str, outcome: Outcome) -> None:
     digest, resumed_digest, metrics, again = outcome[0][layout]["ranks"][0]
     assert resumed_digest == digest
     assert again == metrics[-1]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Supervised:
         (self.folder / "claims").write_text("1")
         told = self.folder / "told"
         for name in producers:
-            eventually(lambda name=name: f"{name}-1 serving" in told.read_text(), 20, f"{name} to be seen")
+            eventually(partial(_tells, told, f"{name}-1 serving"), 20, f"{name} to be seen")
 
     def outcome(self, seconds: float = 40) -> dict[str, Any]:
         assert self.process is not None
@@ -145,7 +146,7 @@ def test_what_dies_later_is_started_again_and_its_log_goes_on(supervised: Superv
     )
     logs = {Path(_log_of(p)).name: (supervised.folder / Path(_log_of(p)).name) for p in after}
     for name, words in (("learner-0.log", ["anew", "resumed"]), ("producer-0.log", ["anew", "anew"])):
-        eventually(lambda name=name, words=words: _words(logs[name]) == words, 20, f"{name} to hold both")
+        eventually(partial(_has_just, logs[name], words), 20, f"{name} to hold both")
     supervised.send(signal.SIGINT)
     outcome = supervised.outcome()
     assert outcome["restarts"] == {"learner-0": 1, "producer-0": 1, "broker": 1}
@@ -221,8 +222,15 @@ def test_a_killed_guard_leaves_nothing_behind(supervised: Supervised) -> None:
 def _deaf(supervised: Supervised, *names: str) -> None:
     """Wait until the processes have closed their ears."""
     for name in names:
-        log = supervised.folder / f"{name}.log"
-        eventually(lambda log=log: log.exists() and "deaf" in log.read_text(), 20, f"{name} to start")
+        eventually(partial(_tells, supervised.folder / f"{name}.log", "deaf"), 20, f"{name} to start")
+
+
+def _tells(file: Path, words: str) -> bool:
+    return file.exists() and words in file.read_text()
+
+
+def _has_just(log: Path, words: list[str]) -> bool:
+    return _words(log) == words
 
 
 def _words(log: Path) -> list[str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from learner import checkpoint
-from learner.checkpoint import Manifest, Offsets, SaveFailed
-from schemas.errors import WeirError
+from learner.checkpoint import Manifest, Offsets
+from schemas.errors import FileError, WeirError
 from tests.fakes import saved
 from tests.fakes.facts import FACTS
 
@@ -200,7 +200,7 @@ def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(
         raise full
 
     says = rf"the checkpoint of version 2 was not written: .*No space left on device; {tmp_path} has \d+ of \d+ MiB free"
-    with pytest.raises(SaveFailed, match=says):
+    with pytest.raises(FileError, match=says):
         if part == "begin":
             checkpoint.begin(tmp_path, 2, 3, fail, rank=0, barrier=lambda: None)
         saving, slow = begun(tmp_path, 2)

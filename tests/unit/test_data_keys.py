@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from producer.data.keys import BadRow, Fields, layout_of, read_row
@@ -8,11 +10,11 @@ from schemas.config import DataConfig
 CHAT = [{"role": "user", "content": "2 + 2?"}]
 
 
-def read(row: dict, needs_answer: bool = True, **config: object) -> Fields:
+def read(row: dict[str, Any], needs_answer: bool = True, **config: object) -> Fields:
     return read_row(row, layout_of(DataConfig(train="x.jsonl", **config), needs_answer))
 
 
-def refused(row: dict, needs_answer: bool = True, **config: object) -> BadRow:
+def refused(row: dict[str, Any], needs_answer: bool = True, **config: object) -> BadRow:
     with pytest.raises(BadRow) as caught:
         read(row, needs_answer, **config)
     return caught.value
@@ -67,7 +69,7 @@ def test_a_gsm8k_answer_without_the_marker_is_refused() -> None:
         {"messages": [*CHAT, {"role": "assistant", "content": "4"}], "task_name": "math"},
     ],
 )
-def test_nemo_rl_rows_load_by_their_preset(row: dict) -> None:
+def test_nemo_rl_rows_load_by_their_preset(row: dict[str, Any]) -> None:
     fields = read(row, preset="nemo_rl")
     assert fields.prompt in ("2 + 2?", ({"role": "user", "content": "2 + 2?"},))
     assert fields.answer == "4"
@@ -113,7 +115,7 @@ def test_a_named_answer_key_must_be_there_even_if_the_reward_needs_none() -> Non
         ({"prompt": [{"role": "user", "content": [{"type": "image", "url": "x"}]}], "answer": "1"}, "image"),
     ],
 )
-def test_unusable_rows_are_refused_with_the_reason(row: dict, why: str) -> None:
+def test_unusable_rows_are_refused_with_the_reason(row: dict[str, Any], why: str) -> None:
     assert why in refused(row).why
 
 

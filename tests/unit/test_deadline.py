@@ -62,6 +62,11 @@ def test_wait_until_asks_until_it_holds() -> None:
 
 def test_wait_until_asks_at_least_once_and_names_what_it_waited_for() -> None:
     asked: list[int] = []
+
+    def ask() -> bool:
+        asked.append(1)
+        return False
+
     with pytest.raises(DeadlineExceeded, match="for a miracle"):
-        wait_until(lambda: bool(asked.append(1)), Deadline(0), "a miracle")
+        wait_until(ask, Deadline(0), "a miracle")
     assert asked == [1]

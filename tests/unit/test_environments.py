@@ -70,7 +70,7 @@ def test_builder_shifts_spans_and_masks_the_environments_tokens() -> None:
     assert t.mask.tolist() == [1, 1, 1, 0, 0, 1]
     assert t.logprobs.tolist() == [-0.25, -0.25, -0.25, 0, 0, -0.25]
     assert t.spans == (Span(4, 0, 3), Span(5, 5, 6))
-    assert (t.tokens.dtype, t.mask.dtype, t.logprobs.dtype) == ("<u4", "|u1", "<f4")
+    assert [array.dtype.str for array in (t.tokens, t.mask, t.logprobs)] == ["<u4", "|u1", "<f4"]
     assert (t.finish, t.reward) == (FinishReason.LENGTH, 0.5)
 
 
@@ -101,7 +101,7 @@ def test_a_score_that_is_no_number_is_an_error(score: Any) -> None:
 
 def test_scores_become_named_components() -> None:
     assert named_rewards(True) == {"reward": 1.0}
-    assert named_rewards(np.float32(0.5)) == {"reward": 0.5}
+    assert named_rewards(np.float32(0.5)) == {"reward": 0.5}  # type: ignore[arg-type]
     assert named_rewards({"a": 1, "b": 0.5}) == {"a": 1.0, "b": 0.5}
 
 
@@ -120,7 +120,7 @@ def test_scores_become_named_components() -> None:
         ({}, "the answer is 42", "42", 0.0),
     ],
 )
-def test_exact_match(options: dict, text: str, answer: Any, reward: float) -> None:
+def test_exact_match(options: dict[str, Any], text: str, answer: Any, reward: float) -> None:
     t = rolled_out(ExactMatch(**options), request(answer=answer), completion(text))
     assert t.rewards == {"reward": reward}
     assert t.finish is FinishReason.STOP
@@ -362,5 +362,5 @@ def test_digest_follows_arguments_and_source(own_module: str, tmp_path: Path) ->
         ("reasoning_gym", {"task": "chain_sums"}, "did you mean chain_sum"),
     ],
 )
-def test_a_name_that_does_not_resolve_says_what_would(own_module: str, name: str, args: dict, says: str) -> None:
+def test_a_name_that_does_not_resolve_says_what_would(own_module: str, name: str, args: dict[str, Any], says: str) -> None:
     assert says in why(named(name, **args))

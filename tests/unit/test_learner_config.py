@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,7 @@ from learner.config import LEARNER_SECTIONS, LearnerConfig, LossFnConfig, Optimi
 from schemas.config_file import parse
 
 
-def problems(**sections: dict) -> str:
+def problems(**sections: dict[str, Any]) -> str:
     models = {name: LEARNER_SECTIONS[name] for name in sections}
     return "\n".join(str(problem) for problem in parse(sections, models)[1])
 
@@ -43,12 +44,12 @@ def test_importing_the_config_imports_neither_torch_nor_megatron() -> None:
         ({"ratio_clip_mim": 0.1}, "did you mean ratio_clip_min?"),
     ],
 )
-def test_loss_settings_that_contradict_each_other_are_refused(keys: dict, says: str) -> None:
+def test_loss_settings_that_contradict_each_other_are_refused(keys: dict[str, Any], says: str) -> None:
     assert says in problems(loss_fn=keys)
 
 
 def test_sequence_masks_need_token_weights() -> None:
-    keys = {"token_level_loss": False, "sequence_level_importance_ratios": True}
+    keys: dict[str, Any] = {"token_level_loss": False, "sequence_level_importance_ratios": True}
     keys |= {"truncated_importance_sampling_type": "seq-mask-tis", "truncated_importance_sampling_ratio_min": 0.999}
     assert "seq-mask-tis keeps token weights" in problems(loss_fn=keys)
 
@@ -65,7 +66,7 @@ def test_sequence_masks_need_token_weights() -> None:
         ({"optimizer": {"lr_warmup_steps": 5, "lr_decay_steps": 5}}, "leave nothing of lr_decay_steps 5"),
     ],
 )
-def test_layouts_and_schedules_that_cannot_be_are_refused(keys: dict, says: str) -> None:
+def test_layouts_and_schedules_that_cannot_be_are_refused(keys: dict[str, Any], says: str) -> None:
     assert says in problems(learner=keys)
 
 

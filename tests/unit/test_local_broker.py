@@ -21,7 +21,7 @@ from broker_config.processes import ProcessId, file_lock
 from broker_config.server_properties import server_properties
 from broker_config.tools import TOOLS, write_wrappers
 from schemas.config import KafkaConfig
-from schemas.errors import ConfigError, DeadlineExceeded
+from schemas.errors import BrokerError, ConfigError, DeadlineExceeded
 
 
 def test_every_artifact_is_pinned_once_with_its_digest() -> None:
@@ -143,7 +143,7 @@ def test_a_kafka_home_without_kafka_is_one_clear_error(monkeypatch: pytest.Monke
 def test_a_failed_download_says_what_and_how_to_retry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("WEIR_MAVEN_MIRROR", "http://127.0.0.1:9/none")
     monkeypatch.setattr(artifacts, "TRIES", 1)
-    with pytest.raises(artifacts.BrokerError, match=r"could not download Kafka's jars: .*\.jar(.|\n)*fetch"):
+    with pytest.raises(BrokerError, match=r"could not download Kafka's jars: .*\.jar(.|\n)*fetch"):
         artifacts.fetch(tmp_path, lambda line: None)
     assert not artifacts.libs_folder(tmp_path).exists()
 

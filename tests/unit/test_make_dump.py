@@ -13,12 +13,12 @@ from broker_config.admin import TopicInfo
 from broker_config.stored import StoredRecord
 from broker_config.topics import Topics
 from launch.config import read
-from launch.disk import explain
 from launch.dump import make_dump, plan_dump
 from launch.folders import RunFolder
 from learner.replay import dump
 from schemas import group as groups
 from schemas import seal as seals
+from schemas.disk import explain
 from schemas.errors import ConfigError, WeirError
 from schemas.headers import of_group, of_seal
 from schemas.metrics import StepMetrics

@@ -12,6 +12,7 @@ import pytest
 
 from learner.config import LoggerConfig
 from learner.metrics_log import MetricsLog
+from schemas.errors import FileError
 
 PLAIN = LoggerConfig(tensorboard=False)
 
@@ -104,7 +105,7 @@ class Wandb:
 
 def test_weights_and_biases_goes_on_with_the_run_of_the_same_id(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = Wandb()
-    monkeypatch.setitem(sys.modules, "wandb", wandb)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
     write(tmp_path, 0, 1, 1, logger=LoggerConfig(tensorboard=False, wandb=True, wandb_project="mine"))
     assert wandb.told == [
         ("init", {"project": "mine", "name": "run-1", "id": "run-1", "resume": "allow", "dir": str(tmp_path)}),
@@ -127,3 +128,14 @@ def test_steps_that_are_trained_anew_get_new_lines_and_the_old_ones_are_set_asid
     assert [line["step"] for line in lines(tmp_path, "metrics.jsonl.lost.1")] == [2, 3]
     assert [line["version"] for line in lines(tmp_path, "validation.jsonl")] == [2]  # of weights that are still the run's
     assert [line["version"] for line in lines(tmp_path, "validation.jsonl.lost.1")] == [3]
+
+
+def test_a_full_disk_is_one_error_with_the_step_and_the_room(tmp_path: Path) -> None:
+    metrics_log = MetricsLog(tmp_path, PLAIN, "run-1")
+    metrics_log.step(0, {"train/reward": 0.5})
+    metrics_log._lines.close()
+    metrics_log._lines = Path("/dev/full").open("a", encoding="utf-8")  # noqa: SIM115 - closing it would write again
+    says = rf"the metrics of step 1 were not written: .*No space left on device; {tmp_path} has \d+ of \d+ MiB free"
+    with pytest.raises(FileError, match=says):
+        metrics_log.step(1, {"train/reward": 0.5})
+    assert [line["step"] for line in lines(tmp_path)] == [0]

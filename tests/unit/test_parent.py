@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import partial
 
 import psutil
 import pytest
@@ -17,8 +19,12 @@ from tests.support import eventually
 SLEEPER = [sys.executable, "-c", "import sys; sys.stdin.read()"]
 
 
+def is_stopped(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+
+
 @pytest.fixture
-def other(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE)
     monkeypatch.setattr("os.getppid", lambda: process.pid)
     monkeypatch.setattr("learner.dispatcher.parent.LOOK_S", 0.0)
@@ -31,7 +37,7 @@ def test_a_parent_that_stands_still_for_too_long_is_killed_and_named(other: subp
     parent = Parent(0.0)
     parent.check()
     other.send_signal(signal.SIGSTOP)
-    eventually(lambda: psutil.Process(other.pid).status() == psutil.STATUS_STOPPED, Deadline(20), "the stop")
+    eventually(partial(is_stopped, other.pid), Deadline(20), "the stop")
     parent.check()  # seen standing still for the first time
     with pytest.raises(WeirError, match=f"rank 0 .pid {other.pid}. was stopped"):
         parent.check()
@@ -48,8 +54,7 @@ def test_another_rank_that_stands_still_for_too_long_is_killed_and_named_and_str
     ):
         for process in (sibling, stranger):
             process.send_signal(signal.SIGSTOP)
-            stopped = psutil.Process(process.pid)
-            eventually(lambda p=stopped: p.status() == psutil.STATUS_STOPPED, Deadline(20), "the stop")
+            eventually(partial(is_stopped, process.pid), Deadline(20), "the stop")
         parent = Parent(0.0)
         parent.check()  # seen standing still for the first time
         parent.check()
@@ -64,10 +69,10 @@ def test_another_rank_that_stands_still_for_too_long_is_killed_and_named_and_str
 def test_one_that_goes_on_in_time_is_left_alone(other: subprocess.Popen[bytes]) -> None:
     parent = Parent(1000)
     other.send_signal(signal.SIGSTOP)
-    eventually(lambda: psutil.Process(other.pid).status() == psutil.STATUS_STOPPED, Deadline(20), "the stop")
+    eventually(partial(is_stopped, other.pid), Deadline(20), "the stop")
     parent.check()
     other.send_signal(signal.SIGCONT)
-    eventually(lambda: psutil.Process(other.pid).status() != psutil.STATUS_STOPPED, Deadline(20), "its going on")
+    eventually(lambda: not is_stopped(other.pid), Deadline(20), "its going on")
     parent.check()
     assert other.poll() is None
 

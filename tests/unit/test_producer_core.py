@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 
 def make_round(number: int = 1, version: int = 0, mode: str = "keep", members: tuple[str, ...] = ("p0",)) -> Round:
-    return Round(number=number, version=version, mode=mode, phase="pause", members=list(members))  # type: ignore[arg-type]
+    return Round(number=number, version=version, mode=mode, phase="pause", members=list(members))
 
 
 def transfer(round_: Round) -> Round:
@@ -39,6 +39,10 @@ class Producer:
         self.incarnation = 0
         self.offset = 100
         self.commands: list[ev.Command] = []
+
+    def stands(self) -> ProducerState:
+        """Its state now."""
+        return self.core.view.state
 
     def on(self, event: ev.Event) -> list[ev.Command]:
         commands = self.core.on(event)
@@ -82,7 +86,7 @@ def serving(version: int = 0, capacity: int = 2) -> Producer:
     producer.state(member=False)
     producer.state()
     producer.refit(version)
-    assert producer.core.view.state is ProducerState.SERVING
+    assert producer.stands() is ProducerState.SERVING
     return producer
 
 
@@ -107,7 +111,7 @@ def test_a_newcomer_reports_at_the_first_state_and_once() -> None:
     assert producer.state(member=False) == []
     assert producer.state() == [ev.ReadRequests(3)]
     assert producer.state() == []
-    assert producer.core.view.state is ProducerState.JOINING
+    assert producer.stands() is ProducerState.JOINING
 
 
 def test_a_newcomer_that_finds_a_claim_waits_for_its_state() -> None:
@@ -140,7 +144,7 @@ def test_a_stop_ends_who_has_joined(how: str, code: int) -> None:
         stop=Stop(reason="because", v=3, resumable=not finished, finished=finished, ordered=how == "ordered")
     )
     assert of(ev.Exit, commands) == [ev.Exit(code, "the run has ended: because")]
-    assert producer.core.view.state is ProducerState.LEAVING
+    assert producer.stands() is ProducerState.LEAVING
     assert producer.request(key(1)) == []
 
 
@@ -309,7 +313,7 @@ def test_a_round_from_pause_to_the_new_version() -> None:
     producer.request(key(1))
     round_ = make_round(2, 1)
     assert producer.state(round=round_) == [ev.Pause(2, True)]
-    assert producer.core.view.state is ProducerState.PAUSED
+    assert producer.stands() is ProducerState.PAUSED
     assert producer.state(round=round_) == []
     (ack,) = said(producer.on(ev.Paused(2)))
     assert isinstance(ack, Ack) and (ack.phase, ack.round, ack.version, ack.ok) == ("pause", 2, 1, True)
@@ -321,7 +325,7 @@ def test_a_round_from_pause_to_the_new_version() -> None:
     assert (ack.phase, ack.digest, ack.probe_gap, ack.seconds) == ("loaded", "w1", 0.25, 1.5)
     assert (producer.core.held, producer.core.view.digest) == (1, "w1")
     assert producer.state(F=1) == [ev.Resume()]
-    assert producer.core.view.state is ProducerState.SERVING
+    assert producer.stands() is ProducerState.SERVING
 
 
 def test_a_failed_transfer_is_told_and_the_old_weights_are_served_on() -> None:
@@ -339,7 +343,7 @@ def test_a_failed_transfer_is_told_and_the_old_weights_are_served_on() -> None:
 def test_who_is_no_member_goes_on_as_before() -> None:
     producer = serving()
     assert producer.state(round=make_round(2, 1, members=("p1",))) == []
-    assert producer.core.view.state is ProducerState.SERVING
+    assert producer.stands() is ProducerState.SERVING
 
 
 def test_who_is_left_out_in_the_middle_goes_on_with_what_it_has() -> None:
@@ -376,7 +380,7 @@ def test_draining_ends_what_runs_and_starts_nothing_before_the_round_is_over() -
     producer.request(key(1))
     round_ = make_round(2, 1, mode="drain")
     assert producer.state(round=round_) == []
-    assert producer.core.view.state is ProducerState.PAUSED
+    assert producer.stands() is ProducerState.PAUSED
     assert producer.request(key(1, 1)) == []
     assert producer.on(ev.Published(("rollout", key(1)))) == [ev.Pause(2, True)]
     assert producer.request(key(1, 2)) == []
@@ -467,7 +471,7 @@ def test_leaving_hands_back_what_is_not_finished() -> None:
     assert [item.key for item in left.unfinished] == [key(0), key(5)]
     assert of(ev.Abort, commands) == [ev.Abort(("rollout", key(0)))]
     assert commands[-1] == ev.Exit(0, "SIGTERM")
-    assert producer.core.view.state is ProducerState.LEAVING
+    assert producer.stands() is ProducerState.LEAVING
 
 
 def test_a_second_signal_and_all_that_follows_change_nothing() -> None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import queue
-from typing import Any, cast
+from collections.abc import Mapping
+from typing import cast
 
 import pytest
 
 from learner.replay.ahead import ReadAhead
 from learner.replay.sealed import SealedBatch, Source
 from schemas.errors import WeirError
+from schemas.metrics import StepMetrics
 
 WITHIN_S = 10.0
+OUTCOMES = cast(Mapping[int, StepMetrics], {0: "told"})
+
+
+def batch_of(version: int) -> SealedBatch:
+    return cast(SealedBatch, f"batch {version}")
 
 
 class Told:
@@ -23,14 +30,14 @@ class Told:
         self.read: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.closed = False
 
-    def outcomes(self) -> dict[int, Any]:
-        return {0: "told"}
+    def outcomes(self) -> Mapping[int, StepMetrics]:
+        return OUTCOMES
 
     def batch(self, version: int) -> SealedBatch:
         self.read.put(version)
         if version == 3:
             raise WeirError("version 3 is damaged")
-        return cast(SealedBatch, f"batch {version}")
+        return batch_of(version)
 
     def close(self) -> None:
         self.closed = True
@@ -39,19 +46,19 @@ class Told:
 def test_the_next_batch_is_read_while_the_present_one_is_used_and_each_once() -> None:
     told = Told()
     source = ReadAhead(cast(Source, told), last=2)
-    assert source.outcomes() == {0: "told"}
-    assert source.batch(0) == "batch 0"
+    assert source.outcomes() == OUTCOMES
+    assert source.batch(0) == batch_of(0)
     assert [told.read.get(timeout=WITHIN_S) for _ in range(2)] == [0, 1]  # 1 was not asked for yet
-    assert [source.batch(version) for version in (0, 1)] == ["batch 0", "batch 1"]
+    assert [source.batch(version) for version in (0, 1)] == [batch_of(0), batch_of(1)]
     assert told.read.get(timeout=WITHIN_S) == 2
-    assert source.batch(2) == "batch 2"
+    assert source.batch(2) == batch_of(2)
     source.close()
     assert told.closed and told.read.empty()
 
 
 def test_what_cannot_be_read_is_told_when_it_is_asked_for() -> None:
     source = ReadAhead(cast(Source, Told()), last=3)
-    assert source.batch(2) == "batch 2"
+    assert source.batch(2) == batch_of(2)
     with pytest.raises(WeirError, match="version 3 is damaged"):
         source.batch(3)
     source.close()
@@ -59,5 +66,5 @@ def test_what_cannot_be_read_is_told_when_it_is_asked_for() -> None:
 
 def test_a_version_past_the_last_one_is_read_when_asked_for() -> None:
     source = ReadAhead(cast(Source, Told()), last=0)
-    assert source.batch(5) == "batch 5"
+    assert source.batch(5) == batch_of(5)
     source.close()

@@ -292,7 +292,7 @@ def test_an_environment_that_asks_for_more_than_it_has_fails_with_a_reason() -> 
     class Greedy(Environment):
         async def rollout(self, request: RolloutRequest, generate: Generate) -> Trajectory:
             while True:
-                await generate(request.prompt.ids)
+                await generate(request.prompt.ids.tolist())
 
     with pytest.raises(RolloutFailed, match="10 of 10 generated"):
         asyncio.run(rollout(engine("x" * 50), Greedy(), count=1))

@@ -8,7 +8,7 @@ DIGEST = "w"
 
 
 def a_round(number: int = 1, version: int = 0, phase: str = "pause", members: tuple[str, ...] = ("p0", "p1")) -> Round:
-    return Round(number=number, version=version, mode="keep", phase=phase, members=list(members))  # type: ignore[arg-type]
+    return Round(number=number, version=version, mode="keep", phase=phase, members=list(members))
 
 
 def announced(version: int, *holders: str, others: tuple[str, ...] = (), incarnation: int = 0) -> State:

@@ -106,8 +106,9 @@ def test_a_group_must_fit_into_a_record() -> None:
 
 @pytest.mark.parametrize("key", ["val_period", "val_at_start", "val_at_end"])
 def test_validation_needs_validation_data(key: str) -> None:
-    assert f"grpo.{key}" in problems(**{f"grpo__{key}": 1})
-    assert problems(**{f"grpo__{key}": 1, "data__validation": "environment"}) == {}
+    changes: dict[str, Any] = {f"grpo__{key}": 1}
+    assert f"grpo.{key}" in problems(**changes)
+    assert problems(**changes, data__validation="environment") == {}
 
 
 def test_a_missing_model_folder_is_told_unless_it_is_built_or_on_the_hub(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -229,7 +230,7 @@ def beat(number: int = 1, incarnation: int = 0, **figures: object) -> Beat:
     return Beat.model_validate({"uuid": UUID, "incarnation": incarnation, "number": number, **figures})
 
 
-def figures() -> dict[str, object]:
+def figures() -> dict[str, Any]:
     return {
         "waits_for": "5 of 16 groups of version 3",
         "lead": 1,

@@ -44,7 +44,7 @@ def test_a_seal_comes_back_as_it_was(slots: int) -> None:
 
 def test_slots_are_written_in_order_whatever_the_mappings() -> None:
     seal = make_seal()
-    turned = Seal(seal.run, seal.incarnation, seal.config_digest, seal.version, dict(reversed(seal.slots.items())))
+    turned = Seal(seal.run, seal.incarnation, seal.config_digest, seal.version, dict(reversed(list(seal.slots.items()))))
     assert seals.encode(turned) == VALUE
 
 

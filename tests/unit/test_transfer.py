@@ -2,21 +2,23 @@
 
 import threading
 import time
+from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
 
 from learner.transfer import GlooSender, broadcast, digest_of
-from producer.refit.staging import receive
+from producer.refit.staging import Staged, receive
 from schemas.errors import TransferError
 from schemas.transfer import join_group, unpack_last_word
 from schemas.weights import make_plan
 
 INDEX = [("a", (300, 1000)), ("b", (3,)), ("c", (64, 32)), ("d", (300, 1000))]
 PLAN = make_plan(INDEX, "float32", 1)
+Named = tuple[str, torch.Tensor]
 
 
-def tensors(seed=0):
+def tensors(seed: int = 0) -> list[Named]:
     generator = torch.Generator().manual_seed(seed)
     return [(name, torch.randn(shape, generator=generator)) for name, shape in INDEX]
 
@@ -24,44 +26,44 @@ def tensors(seed=0):
 class RecordingSender:
     """A group that keeps what it is given; the broadcast number `fails_at` does not start, or does not finish."""
 
-    def __init__(self, fails_at=None, when="start"):
-        self.sent = []
+    def __init__(self, fails_at: int | None = None, when: str = "start") -> None:
+        self.sent: list[torch.Tensor] = []
         self.calls = 0
         self.fails_at = fails_at
         self.when = when
 
-    def connect(self):
+    def connect(self) -> None:
         raise AssertionError("broadcast is for groups that are connected")
 
-    def start(self, tensor):
+    def start(self, tensor: torch.Tensor) -> int:
         self.calls += 1
         if self.calls - 1 == self.fails_at and self.when == "start":
             raise TransferError("gone")
         self.sent.append(tensor.clone())
         return self.calls - 1
 
-    def finish(self, work):
+    def finish(self, work: int) -> None:
         if work == self.fails_at and self.when == "finish":
             raise TransferError("reset")
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
 class Drained:
     """An iterator that says whether it was followed to its end."""
 
-    def __init__(self, items):
+    def __init__(self, items: Sequence[Named]) -> None:
         self.items = items
         self.ended = False
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Named]:
         yield from self.items
         self.ended = True
 
 
 @pytest.mark.parametrize("when", ["start", "finish"])
-def test_a_failed_group_is_left_the_others_go_on_and_the_gather_ends(when):
+def test_a_failed_group_is_left_the_others_go_on_and_the_gather_ends(when: str) -> None:
     good, bad = RecordingSender(), RecordingSender(fails_at=1, when=when)
     gather = Drained(tensors())
     sent = broadcast(PLAN, [bad, good], gather, [-1.0])
@@ -74,7 +76,7 @@ def test_a_failed_group_is_left_the_others_go_on_and_the_gather_ends(when):
     assert (last.digest, last.probe) == (sent.digest, (-1.0,))
 
 
-def test_digest_does_not_depend_on_the_order_of_the_gather_but_on_every_number():
+def test_digest_does_not_depend_on_the_order_of_the_gather_but_on_every_number() -> None:
     reference = digest_of(PLAN, tensors())
     assert digest_of(PLAN, reversed(tensors())) == reference
     changed = tensors()
@@ -87,7 +89,7 @@ def test_digest_does_not_depend_on_the_order_of_the_gather_but_on_every_number()
     [tensors()[:-1], [*tensors(), tensors()[0]], [("a", torch.zeros(2)), *tensors()[1:]], [("x", torch.zeros(2)), *tensors()]],
     ids=["missing", "twice", "shape", "unknown"],
 )
-def test_other_tensors_than_planned_are_an_error_after_the_gather_ended(items):
+def test_other_tensors_than_planned_are_an_error_after_the_gather_ended(items: Sequence[Named]) -> None:
     sender, gather = RecordingSender(), Drained(items)
     with pytest.raises(ValueError, match="not those of the plan"):
         broadcast(PLAN, [sender], gather, [])
@@ -95,12 +97,12 @@ def test_other_tensors_than_planned_are_an_error_after_the_gather_ended(items):
     assert sender.calls <= len(PLAN.buckets)
 
 
-def test_two_members_receive_what_was_sent_over_gloo():
+def test_two_members_receive_what_was_sent_over_gloo() -> None:
     sender = GlooSender(PLAN, "127.0.0.1", 20)
     host, port, prefix = sender.open(3)
-    received = {}
+    received: dict[int, Staged] = {}
 
-    def member(rank):
+    def member(rank: int) -> None:
         group = join_group(host, port, prefix, rank, 3, 20)
         received[rank] = receive(PLAN, group.broadcast)
         group.close()
@@ -119,12 +121,12 @@ def test_two_members_receive_what_was_sent_over_gloo():
     assert sorted(received) == [1, 2]
 
 
-def test_a_member_that_hangs_fails_the_send_in_its_time_and_the_gather_ends():
+def test_a_member_that_hangs_fails_the_send_in_its_time_and_the_gather_ends() -> None:
     sender = GlooSender(PLAN, "127.0.0.1", 2)
     host, port, prefix = sender.open(2)
     over = threading.Event()
 
-    def hang():
+    def hang() -> None:
         group = join_group(host, port, prefix, 1, 2, 20)
         over.wait(20)
         group.close()
@@ -144,7 +146,7 @@ def test_a_member_that_hangs_fails_the_send_in_its_time_and_the_gather_ends():
     assert time.monotonic() - started < 10
 
 
-def test_members_that_do_not_come_fail_the_connect_in_its_time():
+def test_members_that_do_not_come_fail_the_connect_in_its_time() -> None:
     sender = GlooSender(PLAN, "127.0.0.1", 1)
     sender.open(2)
     started = time.monotonic()
@@ -154,6 +156,6 @@ def test_members_that_do_not_come_fail_the_connect_in_its_time():
     sender.close()
 
 
-def test_an_address_of_another_machine_is_refused_with_the_key():
+def test_an_address_of_another_machine_is_refused_with_the_key() -> None:
     with pytest.raises(TransferError, match=r"refit\.host"):
         GlooSender(PLAN, "192.0.2.1", 1).open(2)

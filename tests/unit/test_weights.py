@@ -2,6 +2,8 @@
 
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +32,7 @@ shapes = st.lists(st.lists(st.integers(1, 700), min_size=0, max_size=2).map(tupl
 
 @settings(deadline=None)
 @given(shapes=shapes, dtype=st.sampled_from(sorted(ITEM_BYTES)))
-def test_buckets_hold_every_tensor_once_in_order_and_no_more_than_their_size(shapes, dtype):
+def test_buckets_hold_every_tensor_once_in_order_and_no_more_than_their_size(shapes: list[tuple[int, ...]], dtype: str) -> None:
     index = [(f"t{n:02d}", shape) for n, shape in enumerate(shapes)]
     plan = make_plan(index, dtype, 1)
     placed = [(name, shape) for bucket in plan.buckets for name, shape, _, _ in plan.places(bucket)]
@@ -44,12 +46,12 @@ def test_buckets_hold_every_tensor_once_in_order_and_no_more_than_their_size(sha
         assert len(places) == 1 or bucket.items * ITEM_BYTES[dtype] <= 1 << 20
 
 
-def test_a_tensor_larger_than_a_bucket_has_one_of_its_own():
+def test_a_tensor_larger_than_a_bucket_has_one_of_its_own() -> None:
     plan = make_plan(INDEX, "float32", 1)
     assert plan.buckets == (Bucket(0, 1, 300_000), Bucket(1, 3, 2052))
 
 
-def test_plan_digest_is_golden_and_depends_on_everything():
+def test_plan_digest_is_golden_and_depends_on_everything() -> None:
     plan = make_plan(INDEX, "bfloat16", 1)
     assert plan.digest == "e06303519a18dcf421d43697acbcd4a4"
     others = [
@@ -62,18 +64,18 @@ def test_plan_digest_is_golden_and_depends_on_everything():
 
 
 @pytest.mark.parametrize("index", [[], [("a", (1,)), ("a", (2,))]])
-def test_an_index_without_tensors_or_with_a_name_twice_makes_no_plan(index):
+def test_an_index_without_tensors_or_with_a_name_twice_makes_no_plan(index: list[tuple[str, tuple[int, ...]]]) -> None:
     with pytest.raises(ValueError, match="make no plan"):
         make_plan(index, "float32", 1)
 
 
-def test_checksums_are_golden():
+def test_checksums_are_golden() -> None:
     assert checksum(torch.arange(6, dtype=torch.float32)) == 0x36E254070FA00000
     assert checksum((torch.arange(4 * ROW_WORDS + 12) % 251).to(torch.bfloat16)) == 0x0B8318FFE1803A83
     assert checksum(torch.zeros(10, dtype=torch.float32)) == 0
 
 
-def reference_checksum(numbers):
+def reference_checksum(numbers: list[int]) -> int:
     """The definition, in Python's integers."""
     mask, total = (1 << 64) - 1, 0
     for row in range(0, len(numbers), ROW_WORDS):
@@ -87,12 +89,12 @@ def reference_checksum(numbers):
     return total
 
 
-def test_checksum_agrees_with_its_definition_across_rows():
+def test_checksum_agrees_with_its_definition_across_rows() -> None:
     numbers = torch.randint(-(2**63), 2**63 - 1, (2 * ROW_WORDS + 5,), generator=torch.Generator().manual_seed(1))
     assert checksum(numbers.view(torch.float32)) == reference_checksum(numbers.tolist())
 
 
-def test_checksum_notices_any_changed_bit_and_any_swap():
+def test_checksum_notices_any_changed_bit_and_any_swap() -> None:
     buffer = torch.randn(2 * ROW_WORDS + 8, generator=torch.Generator().manual_seed(2))
     before = checksum(buffer)
     for word in (0, 1, ROW_WORDS - 1, ROW_WORDS, ROW_WORDS + 3):
@@ -106,18 +108,18 @@ def test_checksum_notices_any_changed_bit_and_any_swap():
     assert checksum(swapped) != checksum(exponents)
 
 
-def test_digest_depends_on_the_order_of_buckets_and_on_the_plan():
+def test_digest_depends_on_the_order_of_buckets_and_on_the_plan() -> None:
     plan = make_plan(INDEX, "float32", 1)
     assert len(combine(plan, [1, 2])) == 16
     assert len({combine(plan, [1, 2]), combine(plan, [2, 1]), combine(make_plan(INDEX, "bfloat16", 1), [1, 2])}) == 3
 
 
-def test_padding_is_zero_on_both_ends():
+def test_padding_is_zero_on_both_ends() -> None:
     plan = make_plan([("odd", (3,))], "bfloat16", 1)
     assert empty_bucket(plan, plan.buckets[0]).tolist() == [0.0] * 4
 
 
-def test_probe_tokens_are_golden_and_leave_room_for_one_more():
+def test_probe_tokens_are_golden_and_leave_room_for_one_more() -> None:
     assert probe_tokens(48, 64)[:8] == [37, 3, 29, 39, 20, 2, 13, 45]
     assert len(probe_tokens(48, 64)) == 33
     assert len(probe_tokens(48, 10)) == 9
@@ -125,25 +127,25 @@ def test_probe_tokens_are_golden_and_leave_room_for_one_more():
     assert max(probe_tokens(7, 4096)) < 7
 
 
-def test_last_word_returns_as_it_was_and_a_bucket_is_none():
+def test_last_word_returns_as_it_was_and_a_bucket_is_none() -> None:
     assert unpack_last_word(pack_last_word("f0debc9a78563412", [-1.5, -2.0])) == LastWord("f0debc9a78563412", (-1.5, -2.0))
     with pytest.raises(TransferError, match="same plan"):
         unpack_last_word(torch.zeros_like(pack_last_word("00" * 8, [])))
 
 
-def checkpoint(folder, tensors, **config):
+def checkpoint(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(config))
     save_file(tensors, folder / "model.safetensors")
     return folder
 
 
-def test_index_is_sorted_and_leaves_a_tied_output_matrix_out(tmp_path):
+def test_index_is_sorted_and_leaves_a_tied_output_matrix_out(tmp_path: Path) -> None:
     tensors = {"lm_head.weight": torch.zeros(4, 2), "z": torch.zeros(2), "a": torch.zeros(3, 1, dtype=torch.bfloat16)}
     assert tensor_index(checkpoint(tmp_path, tensors, tie_word_embeddings=True)) == [("a", (3, 1)), ("z", (2,))]
     assert [name for name, _ in tensor_index(checkpoint(tmp_path, tensors))] == ["a", "lm_head.weight", "z"]
 
 
-def test_index_of_several_files_is_one(tmp_path):
+def test_index_of_several_files_is_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     save_file({"b": torch.zeros(1)}, tmp_path / "x1.safetensors")
     save_file({"a": torch.zeros(2)}, tmp_path / "x2.safetensors")
@@ -155,6 +157,6 @@ def test_index_of_several_files_is_one(tmp_path):
         tensor_index(tmp_path)
 
 
-def test_a_folder_without_weights_is_refused_with_the_key(tmp_path):
+def test_a_folder_without_weights_is_refused_with_the_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.path"):
         tensor_index(tmp_path)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from schemas.errors import WeirError
+from schemas.errors import FileError
+
+MIB = 1 << 20
 
 
 def explain(error: OSError) -> str:
@@ -18,13 +21,20 @@ def explain(error: OSError) -> str:
     return str(error)
 
 
+def room(folder: Path) -> str:
+    """How much room there is where the folder is, or would be."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    usage = shutil.disk_usage(there)
+    return f"{there} has {usage.free // MIB} of {usage.total // MIB} MiB free"
+
+
 @contextmanager
-def told(what: str) -> Iterator[None]:
+def told(what: str, folder: Path | None = None) -> Iterator[None]:
     """
     Raises:
-        WeirError: in place of an error of the file system; `what` failed.
+        FileError: in place of an error of the file system; `what` failed. With `folder` it says how much room is there.
     """
     try:
         yield
     except OSError as error:
-        raise WeirError(f"{what}: {explain(error)}") from error
+        raise FileError(f"{what}: {explain(error)}" + (f"; {room(folder)}" if folder is not None else "")) from error

@@ -1,0 +1,28 @@
+"""Why a broker ended, as its log tells it. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+# `[date] ERROR Error while appending records to run.control-0 in dir /data (the.logger)`, and in the next line the exception.
+_FAILED = re.compile(r"(?:ERROR|FATAL) (?:Error while |Encountered fatal fault: )(?P<doing>.+?)(?: \([\w.$]+\))?$")
+_CAUSE = re.compile(r"(?:Caused by: )?[\w.$]+(?:Exception|Error): (?P<why>.+)$")
+
+
+def fault(lines: Iterable[str]) -> str | None:
+    """What the broker was doing when it failed first, and the innermost cause; it names the topic's partition and the folder.
+
+    None: the log tells of no failure.
+    """
+    doing: str | None = None
+    why: str | None = None
+    for line in lines:
+        if doing is None:
+            failed = _FAILED.search(line)
+            doing = failed["doing"] if failed is not None else None
+        elif (cause := _CAUSE.match(line)) is not None:
+            why = cause["why"]
+        elif line.startswith("["):
+            break
+    return doing if why is None else f"{doing}: {why}"
