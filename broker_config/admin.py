@@ -2,27 +2,33 @@
 
 A topic is returned only when the broker holds the settings that were asked for and every partition has a leader. Making
 `<run>.control` is the lock of a run id, so an existing topic is an error of its own: `TopicExists`.
+
+A broker that is away, or has only just come back, is asked again until the deadline.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import broker_error, kafka_error
+from broker_config.kafka_errors import MOMENTARY, broker_error, explain, kafka_error
 from broker_config.topics import Topics, TopicSpec
-from schemas.errors import BrokerError, DeadlineExceeded
+from schemas.errors import BrokerAway, BrokerError, DeadlineExceeded
+
+T = TypeVar("T")
 
 Partition = tuple[str, int]
 
+RETRY_S = 0.5
 LEADER_POLL_S = 0.02  # a leader is there about 40 ms after the topic was made
 ABSENT = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"})
 
@@ -78,19 +84,36 @@ def create_topics(
         NewTopic(s.name, num_partitions=s.partitions, replication_factor=s.replication_factor, config=dict(s.config))
         for s in wanted.values()
     ]
-    existing: list[str] = []
-    for name, future in admin.create_topics(new, request_timeout=_seconds(deadline)).items():
-        try:
-            _result(future, deadline, f"the broker to make topic {name}")
-        except KafkaException as error:
-            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise broker_error(f"making topic {name}", error) from error
-            existing.append(name)
+    existing = _create(admin, new, deadline)
     if existing and not adopt_existing:
         raise TopicExists(existing)
     found = _await_leaders(admin, wanted.keys(), deadline)
     _check_applied(admin, wanted, found, deadline)
     return {name: info.topic_id for name, info in found.items()}
+
+
+def _create(admin: AdminClient, topics: Collection[NewTopic], deadline: Deadline) -> list[str]:
+    """Make them; returns those that existed before."""
+    existing: list[str] = []
+    cut: set[str] = set()
+    """Asked for, and the answer was lost with the broker: if they exist now, they are made."""
+    while topics:
+        again = set()
+        for name, future in admin.create_topics(list(topics), request_timeout=_seconds(deadline)).items():
+            try:
+                _result(future, deadline, f"the broker to make topic {name}")
+            except KafkaException as error:
+                if kafka_error(error).name() in MOMENTARY and not deadline.expired:
+                    again.add(name)
+                elif kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise broker_error(f"making topic {name}", error) from error
+                elif name not in cut:
+                    existing.append(name)
+        cut |= again
+        topics = [topic for topic in topics if topic.topic in again]
+        if topics:
+            time.sleep(min(RETRY_S, deadline.remaining()))
+    return existing
 
 
 def describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
@@ -99,8 +122,10 @@ def describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> 
     Raises:
         BrokerError, DeadlineExceeded
     """
-    if not names:
-        return {}
+    return _patiently(lambda: _describe(admin, names, deadline), deadline) if names else {}
+
+
+def _describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
     futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=_seconds(deadline))
     found: dict[str, TopicInfo] = {}
     for name, future in futures.items():
@@ -121,12 +146,16 @@ def topic_names(admin: AdminClient, deadline: Deadline) -> list[str]:
     Raises:
         BrokerError, DeadlineExceeded
     """
-    try:
-        return sorted(admin.list_topics(timeout=_seconds(deadline)).topics)
-    except KafkaException as error:
-        if kafka_error(error).name() in ("_TRANSPORT", "_TIMED_OUT"):  # after the whole time was used up
-            raise DeadlineExceeded(f"waited {deadline.seconds:g} s for the broker to list its topics; is it up?") from error
-        raise broker_error("listing topics", error) from error
+
+    def ask() -> list[str]:
+        try:
+            return sorted(admin.list_topics(timeout=_seconds(deadline)).topics)
+        except KafkaException as error:
+            if kafka_error(error).name() in ("_TRANSPORT", "_TIMED_OUT"):  # after the whole time was used up
+                raise DeadlineExceeded(f"waited {deadline.seconds:g} s for the broker to list its topics; is it up?") from error
+            raise broker_error("listing topics", error) from error
+
+    return _patiently(ask, deadline)
 
 
 def topics_of_run(admin: AdminClient, run_id: str, deadline: Deadline) -> list[str]:
@@ -146,9 +175,13 @@ def delete_topics(admin: AdminClient, names: Collection[str], deadline: Deadline
     Raises:
         BrokerError, DeadlineExceeded
     """
-    if not names:
-        return []
     deleted: list[str] = []
+    return _patiently(lambda: _delete(admin, [name for name in names if name not in deleted], deleted, deadline), deadline)
+
+
+def _delete(admin: AdminClient, names: Collection[str], deleted: list[str], deadline: Deadline) -> list[str]:
+    if not names:
+        return deleted
     for name, future in admin.delete_topics(list(names), request_timeout=_seconds(deadline)).items():
         try:
             _result(future, deadline, f"the broker to delete topic {name}")
@@ -165,8 +198,10 @@ def delete_records(admin: AdminClient, before: Mapping[Partition, int], deadline
     Raises:
         BrokerError, DeadlineExceeded
     """
-    if not before:
-        return {}
+    return _patiently(lambda: _cut(admin, before, deadline), deadline) if before else {}
+
+
+def _cut(admin: AdminClient, before: Mapping[Partition, int], deadline: Deadline) -> dict[Partition, int]:
     cuts = [TopicPartition(topic, partition, offset) for (topic, partition), offset in before.items()]
     left: dict[Partition, int] = {}
     for cut, future in admin.delete_records(cuts, request_timeout=_seconds(deadline)).items():
@@ -188,14 +223,15 @@ def log_bounds(admin: AdminClient, partitions: Collection[Partition], deadline: 
     """
     if not partitions:
         return {}
-    starts = _offsets(admin, partitions, OffsetSpec.earliest(), deadline)
-    ends = _offsets(admin, partitions, OffsetSpec.latest(), deadline)
+    starts = _patiently(lambda: _offsets(admin, partitions, OffsetSpec.earliest(), deadline), deadline)
+    ends = log_ends(admin, partitions, deadline)
     return {partition: LogBounds(starts[partition], ends[partition]) for partition in partitions}
 
 
 def log_ends(admin: AdminClient, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int]:
     """The offset that the next record of each partition will get; raises as `log_bounds`."""
-    return _offsets(admin, partitions, OffsetSpec.latest(), deadline) if partitions else {}
+    ask = partial(_offsets, admin, partitions, OffsetSpec.latest(), deadline)
+    return _patiently(ask, deadline) if partitions else {}
 
 
 def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: OffsetSpec, deadline: Deadline) -> dict[Partition, int]:
@@ -209,8 +245,10 @@ def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: Offset
                 offsets[(where.topic, where.partition)] = int(found.offset)
             except KafkaException as error:
                 # No leader: the topic is not there, or the broker has only just come back and will have one in a moment.
-                if kafka_error(error).name() not in NO_LEADER or where.topic not in describe(admin, [where.topic], deadline):
+                if kafka_error(error).name() not in NO_LEADER:
                     raise broker_error(f"asking for the offsets of {name}", error) from error
+                if where.topic not in describe(admin, [where.topic], deadline):
+                    raise BrokerError(f"asking for the offsets of {name}: {explain(kafka_error(error))}") from error
         if len(offsets) == len(partitions):
             return offsets
         deadline.check("a leader of every partition; is a broker down?")
@@ -261,6 +299,16 @@ def _difference(topic: str, key: str, asked: str, got: str | None) -> str:
     setting = _SETTING_OF.get(key)
     ours = f", or change {setting} and take a new run id" if setting else ""
     return f"  topic {topic}: {key}: asked {asked}, got {got}; lift what overrides it at the broker (a topic policy){ours}"
+
+
+def _patiently(ask: Callable[[], T], deadline: Deadline) -> T:
+    while True:
+        try:
+            return ask()
+        except BrokerAway:
+            if deadline.expired:
+                raise
+            time.sleep(min(RETRY_S, deadline.remaining()))
 
 
 def _id_text(topic_id: Uuid) -> str:

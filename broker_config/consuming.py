@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import PASSING, broker_error, explain, kafka_error
-from schemas.errors import BrokerError, DeadlineExceeded
+from broker_config.kafka_errors import MOMENTARY, explain, kafka_error
+from schemas.errors import BrokerError
+
+RETRY_S = 0.2
 
 
 def assign(consumer: Consumer, positions: Mapping[tuple[str, int], int], deadline: Deadline) -> None:
@@ -37,12 +40,16 @@ def look_up(consumer: Consumer, topic: str, deadline: Deadline) -> set[int]:
         BrokerError: the topic does not exist, or the user may not see it.
         DeadlineExceeded: no answer in time.
     """
-    try:
-        metadata = consumer.list_topics(topic, timeout=max(0.001, deadline.remaining())).topics[topic]
-    except KafkaException as error:
-        if kafka_error(error).name() in PASSING:
-            raise DeadlineExceeded(f"waited {deadline.seconds:g} s for the broker to look up topic {topic}") from error
-        raise broker_error(f"looking up topic {topic}", error) from error
-    if metadata.error is not None:
-        raise BrokerError(f"looking up topic {topic}: {explain(metadata.error)}")
-    return set(metadata.partitions)
+    while True:
+        try:
+            metadata = consumer.list_topics(topic, timeout=max(0.001, deadline.remaining())).topics[topic]
+        except KafkaException as exception:
+            error = kafka_error(exception)
+        else:
+            if metadata.error is None:
+                return set(metadata.partitions)
+            error = metadata.error
+        if error.name() not in MOMENTARY:
+            raise BrokerError(f"looking up topic {topic}: {explain(error)}")
+        deadline.check(f"the broker to look up topic {topic}: {explain(error)}")
+        time.sleep(min(RETRY_S, deadline.remaining()))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from schemas.errors import BrokerError, OffsetGone
+from schemas.errors import BrokerAway, BrokerError, OffsetGone
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ _ADVICE = {
     "INVALID_CONFIG": "the broker refuses a topic setting",
     "POLICY_VIOLATION": "a policy of the broker forbids it",
     "NOT_ENOUGH_REPLICAS": "fewer replicas in sync than kafka.min_insync_replicas: a broker is down",
+    "KAFKA_STORAGE_ERROR": "a disk of the broker is full or broken, its log says which: make room there",
     "OFFSET_OUT_OF_RANGE": "the offset is outside the log",
     "_AUTO_OFFSET_RESET": "the offset is outside the log: records were deleted, or the topic is another one of the same name",
     "_AUTHENTICATION": "the broker refuses the login: check kafka.security",
@@ -39,7 +40,8 @@ _ADVICE = {
 PASSING = frozenset({"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_WAIT_COORD", "_RESOLVE"})
 
 
-# What a broker answers for a moment around its restart, or when it was fenced; the same call works a little later.
+# What a broker answers for a moment around its restart, when it was fenced, or when its disk is full, which ends it; the same
+# call works a little later.
 MOMENTARY = PASSING | {
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
@@ -51,6 +53,7 @@ MOMENTARY = PASSING | {
     "NETWORK_EXCEPTION",
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
+    "KAFKA_STORAGE_ERROR",
     "_NOENT",
     # The client's own words while it knows of no broker that leads the partition: one that stood still for longer than its
     # session is fenced, and is in no metadata until it has reported again.
@@ -76,8 +79,10 @@ def explain(error: KafkaError) -> str:
 
 
 def broker_error(doing: str, exception: KafkaException) -> BrokerError:
-    """The `BrokerError` to raise when Kafka refused while `doing`."""
-    return BrokerError(f"{doing}: {explain(kafka_error(exception))}")
+    """The error to raise when Kafka refused while `doing`; `BrokerAway` if it may not refuse the next time."""
+    error = kafka_error(exception)
+    kind = BrokerAway if error.name() in MOMENTARY else BrokerError
+    return kind(f"{doing}: {explain(error)}")
 
 
 def data_of(message: Message | None) -> Message | None:

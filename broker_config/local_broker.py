@@ -41,7 +41,7 @@ from broker_config.installation import Installation, install
 from broker_config.ports import FIRST, LOW, ephemeral_low, free_ports, is_free
 from broker_config.processes import ProcessId, file_lock
 from broker_config.server_properties import LOG4J2, new_cluster_id, parse, ports_of, render, server_properties
-from schemas.disk import room, told
+from schemas.disk import room, told, write_whole
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded, Problem
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,7 @@ KILL_GRACE_S = 10.0
 PROBE_S = 0.5
 PORT_TRIES = 3
 PORT_WAIT_S = 3.0
+CANNOT_WRITE = "the local broker's folder cannot be written"
 
 State = Literal["running", "stopped", "starting", "unreachable"]
 
@@ -144,8 +145,9 @@ class LocalBroker:
             FileError: its folder cannot be written, as on a full disk.
             DeadlineExceeded: it did not serve in time; a broker that this call started is stopped again.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
-        with told("the local broker's folder cannot be written", self.root), self._lock(deadline):
+        with told(CANNOT_WRITE, self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+        with self._lock(deadline):
             running = self._running()
             if running is not None:
                 self._await_serving(running, deadline)
@@ -199,8 +201,8 @@ class LocalBroker:
         """Why the broker that ran last failed, with how much room its folder has. None after a kill, or if all is well."""
         try:
             found = fault(self._log.read_text(encoding="utf-8", errors="replace").splitlines())
-        except FileNotFoundError:
-            return None
+        except OSError:
+            return None  # never started, or its disk is broken
         return None if found is None else f"{found}; {room(self.root)}"
 
     def status(self) -> BrokerStatus:
@@ -328,8 +330,10 @@ class LocalBroker:
         config.unlink()
 
     def _launch(self, installation: Installation, ports: tuple[int, int]) -> _Running:
-        if self._log.exists():
-            os.replace(self._log, self.root / "broker.log.1")
+        with told(CANNOT_WRITE, self.root):
+            if self._log.exists():
+                os.replace(self._log, self.root / "broker.log.1")
+            self._log.touch()
         command = installation.command(MAIN, str(self._config), options=(*HEAP, *self._logging, *self._jvm_options))
         with self._log.open("ab") as output:
             # A session of its own: a Ctrl-C at the terminal, or the end of the starter, is not the broker's end.
@@ -394,7 +398,5 @@ class _PortTaken(BrokerError):
 
 
 def _write(file: Path, text: str) -> None:
-    """Write a whole file or nothing."""
-    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, file)
+    with told(CANNOT_WRITE, file.parent):
+        write_whole(file, text)

@@ -18,7 +18,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import wait
 
 from confluent_kafka.admin import AdminClient
@@ -33,7 +33,8 @@ from broker_config.processes import ProcessId
 from launch.broker import BrokerUse
 from launch.events import BrokerBack, BrokerLost
 from schemas.config import KafkaConfig
-from schemas.errors import BrokerError, DeadlineExceeded, WeirError
+from schemas.disk import tells_of_full
+from schemas.errors import BrokerAway, BrokerError, DeadlineExceeded, WeirError
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ ASK_S = 3.0
 SILENT_S = 6.0
 CONNECT_S = 1.0
 RESTART_S = 60.0
+SHOWN = 3
 PORT_S = 10.0  # a killed process gives its port back a moment after it is gone
 
 News = BrokerLost | BrokerBack
@@ -113,7 +115,8 @@ class BrokerCare:
 
     def _run(self) -> None:
         client = make_admin(self._kafka, self._use.bootstrap, "weir.broker-care")
-        answered = led = time.monotonic()
+        answered = time.monotonic()
+        leaderless_since: float | None = None
         while not self._closing.is_set():
             if self._asked.is_set():
                 self._asked.clear()
@@ -121,13 +124,17 @@ class BrokerCare:
             elif self._answers(client):
                 answered = time.monotonic()
                 leaderless = self._leaderless(client)
-                if not leaderless:
-                    led = answered
+                if leaderless is None:
+                    pass  # asked again
+                elif not leaderless:
+                    leaderless_since = None
                     self._back()
-                elif not self._away.is_set() and answered - led >= SILENT_S:
+                elif leaderless_since is None:
+                    leaderless_since = answered
+                elif not self._away.is_set() and answered - leaderless_since >= SILENT_S:
                     self._lost(
-                        f"the broker at {self._use.bootstrap} serves, but nobody leads {', '.join(leaderless)}: one of its nodes "
-                        "is down, or a disk of it is full or broken; its log says which"
+                        f"the broker at {self._use.bootstrap} serves, but nobody leads {_few(leaderless)}: one of its nodes is "
+                        "down, or a disk of it is full or broken; its log says which"
                     )
             elif self._look_at_process() and not self._away.is_set():
                 if not self._listens():
@@ -144,12 +151,14 @@ class BrokerCare:
             wait([asked], timeout=0.1)
         return asked.done() and asked.exception() is None
 
-    def _leaderless(self, client: AdminClient) -> list[str]:
-        """Partitions of the run's topics that can be neither read nor written, though the broker answers."""
+    def _leaderless(self, client: AdminClient) -> list[str] | None:
+        """Partitions of the run's topics that can be neither read nor written, though the broker answers; None: not known now."""
         try:
             found = admin.describe(client, self._topics(), Deadline(ASK_S))
-        except (BrokerError, DeadlineExceeded):
-            return []  # the next question to the cluster will tell
+        except (BrokerAway, DeadlineExceeded):
+            return None
+        except BrokerError:
+            return []  # no right to ask: whoever needs the topic is told
         return [f"{name}[{index}]" for name, info in sorted(found.items()) for index in info.leaderless]
 
     def _listens(self) -> bool:
@@ -185,7 +194,7 @@ class BrokerCare:
 
     def _lost(self, detail: str, *, ended: bool = False) -> None:
         self._away.set()
-        self._news.put(BrokerLost(detail, ended))
+        self._news.put(BrokerLost(detail, ended, ended and tells_of_full(detail)))
 
     def _back(self) -> None:
         if self._use.local is not None and self._dead:
@@ -198,6 +207,11 @@ class BrokerCare:
         if self._away.is_set():
             self._away.clear()
             self._news.put(BrokerBack())
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 class _Cancellable(Deadline):

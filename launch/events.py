@@ -53,10 +53,12 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class BrokerLost:
-    """The broker is away. `ended`: it is one that may be started again, and it has ended, or a start of it has failed."""
+    """The broker is away. `ended`: it is one that may be started again, and it has ended, or a start of it has failed; `full`:
+    because its disk is full."""
 
     detail: str
     ended: bool = False
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,6 +225,11 @@ class Supervision:
             return [Tell(f"{event.detail}; it is waited for, up to {self._outage.limit}")] if new else []
         if BROKER in self._due:
             return []
+        if event.full and self._restart.max_broker_restarts:  # to start it without room is no death that counts
+            every = self._restart.max_backoff_s
+            self._due[BROKER] = now + every
+            told = f"{event.detail}: make room; it is started again every {every:g} s, for up to {self._outage.limit}"
+            return [Tell(told)] if new else []
         pause = self._deaths[BROKER].died(now)
         if pause is None:
             count = self._restart.max_broker_restarts

@@ -104,7 +104,8 @@ class Watch:
         """Those that the run uses at present, as far as the view has read it."""
         with self._lock:
             window = self._view.open_versions()
-        return [*self._next.copy(), *(self._topics.trajectories(version) for version in window)]
+        names = self._topics
+        return [names.control, names.status, names.requests, names.metrics, *map(names.trajectories, window)]
 
     def process(self, name: str, doing: str) -> None:
         with self._lock:

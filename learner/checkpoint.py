@@ -122,22 +122,22 @@ class Writing(Protocol):
 
 
 class Saving:
-    """A checkpoint that has begun. All ranks have one."""
+    """A checkpoint that has begun. All ranks have one. `gather`: a number of each rank, for each rank."""
 
-    def __init__(self, root: Path, version: int, incarnation: int, rank: int, barrier: Callable[[], None]) -> None:
+    def __init__(self, root: Path, version: int, incarnation: int, rank: int, gather: Callable[[int], list[int]]) -> None:
         self.version = version
         self._final = step_folder(root, version)
         self._tmp = self._final.with_name(f"{self._final.name}.{incarnation}.tmp")
-        self._rank, self._barrier = rank, barrier
+        self._rank, self._gather = rank, gather
         self._writing: Writing | None = None
 
     def begin(self, write: Callable[[Path], Writing | None]) -> None:
         with self._told():
-            if self._rank == 0:
-                self._final.parent.mkdir(parents=True, exist_ok=True)
-                shutil.rmtree(self._tmp, ignore_errors=True)
-                self._tmp.mkdir()
-            self._barrier()
+            with self._together():
+                if self._rank == 0:
+                    self._final.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.rmtree(self._tmp, ignore_errors=True)
+                    self._tmp.mkdir()
             self._writing = write(self._tmp)
 
     def wait(self, timeout_s: float) -> bool:
@@ -153,9 +153,9 @@ class Saving:
         with self._told():
             if self._writing is not None:
                 self._writing.finish()
-            for file in _files(self._tmp):
-                _fsync(file)
-            self._barrier()
+            with self._together():
+                for file in _files(self._tmp):
+                    _fsync(file)
 
     def publish(self, manifest: Manifest, confirm: Callable[[], None] = lambda: None) -> Path:
         """Rank 0, after `finish`: the folder under its name.
@@ -170,6 +170,18 @@ class Saving:
         with self._told():
             _publish(self._tmp, self._final, manifest, confirm)
         return self._final
+
+    @contextlib.contextmanager
+    def _together(self) -> Iterator[None]:
+        """Collective: what fails on one rank fails on all."""
+        failure: OSError | None = None
+        try:
+            yield
+        except OSError as error:
+            failure = error
+        failed = [rank for rank, code in enumerate(self._gather(int(failure is not None))) if code]
+        if failed:
+            raise failure or OSError(f"rank {failed[0]} could not write its files")
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:
@@ -192,14 +204,14 @@ def begin(
     write: Callable[[Path], Writing | None],
     *,
     rank: int,
-    barrier: Callable[[], None],
+    gather: Callable[[int], list[int]],
 ) -> Saving:
     """Start a checkpoint. All ranks call it with their own `write`, which fills the folder it is given (`Policy.begin_save`).
 
     Raises:
         FileError: what is written at once cannot be.
     """
-    saving = Saving(root, version, incarnation, rank, barrier)
+    saving = Saving(root, version, incarnation, rank, gather)
     saving.begin(write)
     return saving
 

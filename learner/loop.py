@@ -36,7 +36,7 @@ from learner.run import LearnerRun
 from learner.saves import Saves
 from learner.transfer import GlooSender, Sender
 from learner.worker import Worker
-from schemas.errors import FileError, TransferError
+from schemas.errors import FileError, TransferError, WeirError
 from schemas.failpoints import reach
 from schemas.group import decode
 
@@ -100,13 +100,21 @@ class Loop:
         self.catch_up = CatchUp()
         self.weights_digest = ""
         self.interrupted: str | None = None
-        self.heard = time.monotonic()
 
     def run(self) -> int:
         """Train until the run is over. Returns the exit code: 0 when all steps were trained."""
         self._catch_signals()
         self.dispatcher.alive = self._alive
         self.dispatcher.await_claim()
+        try:
+            code = self._claimed()
+        except FileError as failure:
+            self._tell(failure)
+            raise
+        self.dispatcher.close()
+        return code
+
+    def _claimed(self) -> int:
         # Opened once the run is claimed: until then another learner may have written to it.
         self.metrics = MetricsLog(self.run_.folder, self.run_.logger, self.run_.id)
         if self.dispatcher.lost_from is not None:
@@ -115,19 +123,21 @@ class Loop:
         self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
         checkpoint.sweep(self.run_.folder / "checkpoints", self.dispatcher.incarnation)
-        try:
-            if self.version == 0:
-                self._checkpoint()
-                self.saves.finish()  # from here on there is always a whole one
-            self.clock.restart()
-            code = self._serve()
-        except FileError as failure:
-            self.dispatcher.stop(str(failure), ordered=False)
-            raise
+        if self.version == 0:
+            self._checkpoint()
+            self.saves.finish()  # from here on there is always a whole one
+        self.clock.restart()
+        code = self._serve()
         self.ranks.rank0_tell("stop", code=code)
         self.metrics.close()
-        self.dispatcher.close()
         return code
+
+    def _tell(self, failure: FileError) -> None:
+        """Let the run end with this cause; the broker may be gone with the disk that it shares."""
+        try:
+            self.dispatcher.stop(str(failure), ordered=False)
+        except WeirError as error:
+            log.warning("the end of the run was not told to the others: %s", error)
 
     def _serve(self) -> int:
         told = ""

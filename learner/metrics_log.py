@@ -7,27 +7,33 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from learner.config import LoggerConfig
-from schemas.disk import told
+from schemas.disk import told, write_whole
 
 log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Rank 0 only."""
+    """Rank 0 only.
+
+    Raises:
+        FileError: (all methods) a full disk, or a folder that cannot be written.
+    """
 
     def __init__(self, folder: Path, logger: LoggerConfig, run_id: str) -> None:
         self._folder = folder
         self._logger = logger
         self._run_id = run_id
-        self._last = _last_step(folder / "metrics.jsonl")
-        folder.mkdir(parents=True, exist_ok=True)  # a learner that is started by hand makes its run's folder
-        self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
+        with told("the metrics cannot be written", folder):
+            self._last = _last_step(folder / "metrics.jsonl")
+            folder.mkdir(parents=True, exist_ok=True)  # a learner that is started by hand makes its run's folder
+            self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
         self._tensorboard: Any = None
         self._wandb: Any = None
 
@@ -36,43 +42,43 @@ class MetricsLog:
         return step <= self._last
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line for a trained version.
-
-        Raises:
-            FileError: a full disk.
-        """
+        """One line for a trained version."""
         if self.has(step):
             return
         self._last = step
         with told(f"the metrics of step {step} were not written", self._folder):
             self._lines.write(line_of(step, metrics))
             self._lines.flush()
-            self._publish(step, metrics)
+            self._draw(step, metrics)
+        self._send(step, metrics)
 
     def cut(self, step: int) -> None:
         """Steps from `step` on are trained anew, with other data: their lines, and those of validations of what came out of
         them, are set aside in `<name>.lost.<n>`."""
-        self._lines.close()
-        _set_aside(self._folder / "metrics.jsonl", "step", step)
-        _set_aside(self._folder / "validation.jsonl", "version", step + 1)
-        self._last = min(self._last, step - 1)
-        self._lines = (self._folder / "metrics.jsonl").open("a", encoding="utf-8")
+        with told(f"the lines of steps from {step} on were not set aside", self._folder):
+            self._lines.close()
+            _set_aside(self._folder / "metrics.jsonl", "step", step)
+            _set_aside(self._folder / "validation.jsonl", "version", step + 1)
+            self._last = min(self._last, step - 1)
+            self._lines = (self._folder / "metrics.jsonl").open("a", encoding="utf-8")
 
     def validation(self, version: int, metrics: Mapping[str, float]) -> None:
         """One line in `validation.jsonl` for a validated version."""
         with told(f"the validation of version {version} was not written", self._folder):
             with (self._folder / "validation.jsonl").open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"version": version, **metrics}) + "\n")
-            self._publish(version, metrics)
+            self._draw(version, metrics)
+        self._send(version, metrics)
 
     def close(self) -> None:
-        self._lines.close()
-        if self._tensorboard is not None:
-            self._tensorboard.close()
+        with told("the last metrics were not written", self._folder):
+            self._lines.close()
+            if self._tensorboard is not None:
+                self._tensorboard.close()
         if self._wandb is not None:
             self._wandb.finish()
 
-    def _publish(self, step: int, metrics: Mapping[str, float]) -> None:
+    def _draw(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._logger.tensorboard:
             if self._tensorboard is None:
                 from torch.utils.tensorboard import SummaryWriter  # a second to import: only when there is something to write
@@ -80,6 +86,8 @@ class MetricsLog:
                 self._tensorboard = SummaryWriter(str(self._folder / "tensorboard"))
             for name, value in metrics.items():
                 self._tensorboard.add_scalar(name, value, step)
+
+    def _send(self, step: int, metrics: Mapping[str, float]) -> None:
         if self._logger.wandb:
             if self._wandb is None:
                 import wandb  # an optional package
@@ -109,9 +117,7 @@ def _set_aside(path: Path, key: str, first: int) -> None:
         return
     aside = next(p for n in count(1) if not (p := path.with_name(f"{path.name}.lost.{n}")).exists())
     aside.write_text("".join(lost), encoding="utf-8")
-    part = path.with_name(f"{path.name}.part")
-    part.write_text("".join(kept), encoding="utf-8")
-    part.rename(path)
+    write_whole(path, "".join(kept))
 
 
 def _last_step(path: Path) -> int:
@@ -121,6 +127,6 @@ def _last_step(path: Path) -> int:
     whole = path.read_text(encoding="utf-8")
     kept = whole[: whole.rfind("\n") + 1]
     if kept != whole:
-        path.write_text(kept, encoding="utf-8")
+        os.truncate(path, len(kept.encode()))
     lines = kept.splitlines()
     return int(json.loads(lines[-1])["step"]) if lines else -1

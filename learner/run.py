@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +29,7 @@ from schemas.config import (
     RefitConfig,
     RunConfig,
 )
-from schemas.disk import told
+from schemas.disk import told, write_whole
 from schemas.errors import ConfigError, Problem
 
 # What a step's result depends on besides the agreed sections: the seal and the claim carry the digest of all of it.
@@ -81,10 +80,8 @@ class LearnerRun:
         kept = kept_config(self.folder, self.config_digest)
         if kept.exists():
             return
-        part = kept.with_name(f"{kept.name}.{os.getpid()}.part")
         with told("the run's config was not written", self.folder):
-            part.write_text(yaml.safe_dump(dict(self.raw), sort_keys=False, allow_unicode=True, width=120), encoding="utf-8")
-            part.rename(kept)
+            write_whole(kept, yaml.safe_dump(dict(self.raw), sort_keys=False, allow_unicode=True, width=120))
 
 
 def load(path: str, overrides: list[str] | None = None) -> LearnerRun:

@@ -1,8 +1,8 @@
 """Rank 0's checkpoints, from the copy of the state to the folder under its name.
 
 Three parts: all ranks copy or write their state (`begin`); all ranks agree that their files are written; rank 0 alone, from a
-thread of its own, gives the folder its name, lets old ones go, and tells the dispatcher what nobody needs any more. The next step
-needs none of the last part, and it waits for the broker: another learner may have claimed the run meanwhile.
+thread of its own, asks whether the run is still its own, gives the folder its name, lets old ones go, and tells the dispatcher
+what nobody needs any more. The next step needs nothing of the third part, which may have to wait for the broker.
 
 Invariant: one checkpoint at a time, and they get their names in the order of their versions.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from learner import checkpoint
 from learner.checkpoint import Manifest, Offsets, Saving, determinism
@@ -20,6 +20,7 @@ from learner.dispatcher.client import DispatcherClient
 from learner.ranks import KEEPALIVE_S, Ranks
 from learner.run import LearnerRun
 from learner.worker import Worker
+from schemas.disk import told
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +87,10 @@ class Saves:
                 self._agree()
             else:
                 self._ranks.rank0_tell("wait")
-        while self._published is not None:
-            try:
-                self._published.exception(KEEPALIVE_S)
-                self._end()
-            except TimeoutError:  # the dispatcher, which shows that it lives, is waiting for the broker
+        if self._published is not None:
+            while not wait([self._published], KEEPALIVE_S).done:  # for the dispatcher, which shows that it lives
                 self._ranks.rank0_tell("wait")
+            self._end()
 
     def _agree(self) -> None:
         """All ranks: their files are on disk. Then rank 0 goes on by itself."""
@@ -126,7 +125,9 @@ class Saves:
     def _retire(self) -> None:
         """Checkpoints beyond `keep` go, then what only they needed."""
         root = self._run.folder / "checkpoints"
-        if not checkpoint.prune(root, self._run.checkpointing.keep):
+        with told("checkpoints beyond checkpointing.keep were not deleted"):
+            gone = checkpoint.prune(root, self._run.checkpointing.keep)
+        if not gone:
             return
         oldest = checkpoint.oldest(root)
         if oldest is not None:

@@ -63,7 +63,7 @@ class Worker:
             incarnation,
             lambda folder: self.policy.begin_save(folder, background=background),
             rank=self.ranks.rank,
-            barrier=self.ranks.barrier,
+            gather=self.ranks.gather,
         )
 
     def finish_save(self) -> Saving:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +12,12 @@ from pathlib import Path
 from schemas.errors import FileError
 
 MIB = 1 << 20
+_FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+
+
+def tells_of_full(text: str) -> bool:
+    """Whether an error's words, also those of another program, are of a disk or a quota that is full."""
+    return any(words in text for words in _FULL)
 
 
 def explain(error: OSError) -> str:
@@ -23,8 +31,11 @@ def explain(error: OSError) -> str:
 
 def room(folder: Path) -> str:
     """How much room there is where the folder is, or would be."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    usage = shutil.disk_usage(there)
+    try:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        usage = shutil.disk_usage(there)
+    except OSError as error:
+        return f"how much room {folder} has is not known ({error})"
     return f"{there} has {usage.free // MIB} of {usage.total // MIB} MiB free"
 
 
@@ -38,3 +49,10 @@ def told(what: str, folder: Path | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         raise FileError(f"{what}: {explain(error)}" + (f"; {room(folder)}" if folder is not None else "")) from error
+
+
+def write_whole(file: Path, text: str) -> None:
+    """The whole file or, whoever dies, the former one; not yet durable. Raises OSError."""
+    unfinished = file.with_name(f"{file.name}.{os.getpid()}")
+    unfinished.write_text(text, encoding="utf-8")
+    os.replace(unfinished, file)

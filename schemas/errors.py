@@ -4,7 +4,11 @@
     |-- ConfigError        wrong input; shown whole before anything starts (exit code 2)
     |-- RecordRefused      a record that is not what it must be; quarantined, its slot is issued again
     |-- ProtocolError      an illegal move of a state machine: our own mistake; the process stops
+    |-- FileError          a file cannot be written or read; the run ends and can be gone on with
     |-- BrokerError        Kafka said no, or what it holds is not what was asked for; the process stops
+    |   |-- BrokerAway     ... or it is away; whoever asked asks again
+    |   |-- OffsetGone     ... or the records are deleted; the reader joins anew
+    |   `-- LostData       ... or what going on needs is lost; nothing is changed
     |-- DeadlineExceeded   a wait ended without what it waited for; the owner of the wait decides
     |-- TransferError      a weight transfer failed; the round goes on without its member
     `-- RunStopped         the run ended with a named cause; processes leave in order
@@ -69,6 +73,10 @@ class FileError(WeirError):
 
 class BrokerError(WeirError):
     """The broker refused, or what it applied is not what was asked for."""
+
+
+class BrokerAway(BrokerError):
+    """The broker is away, or has only just come back: the same question succeeds later."""
 
 
 class OffsetGone(BrokerError):

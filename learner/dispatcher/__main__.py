@@ -66,10 +66,10 @@ def main() -> int:
     return 0
 
 
-def serve(run: LearnerRun, rank0: Answers, saves: Answers, checkpoint: Path | None, *, accept_loss: bool) -> None:
+def serve(run: LearnerRun, rank0: Answers, rank0_saves: Answers, checkpoint: Path | None, *, accept_loss: bool) -> None:
     """Claim the run, tell rank 0, and dispatch until the run is over. `checkpoint`: what rank 0 goes on from.
 
-    `saves` answers what rank 0 asks for its checkpoints.
+    `rank0_saves` answers what rank 0 asks for its checkpoints.
 
     Raises:
         LostData: before anything was changed.
@@ -92,7 +92,7 @@ def serve(run: LearnerRun, rank0: Answers, saves: Answers, checkpoint: Path | No
     run.keep_config()
     if found is not None:
         claimed = settle(found, run, client, claimed)
-    shell = Shell(run, rank0, saves, bootstrap, (claimed, control), writer)
+    shell = Shell(run, rank0, rank0_saves, bootstrap, (claimed, control), writer)
     lost_from = found.lost_from if found is not None else None
     recorded = recorded_now(run, bootstrap, client, found.manifest, claimed.state) if found is not None else {}
     shell.recorded = {step: outcome for step, outcome in recorded.items() if lost_from is None or step < lost_from}

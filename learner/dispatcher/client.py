@@ -1,7 +1,7 @@
 """Rank 0's side of the dispatcher: starts the process, asks what to do, tells what was done.
 
-No method blocks for longer than a few seconds: `next` answers `Wait` when there is nothing, so that rank 0 can show the other
-ranks that it lives.
+`next` answers `Wait` within seconds when there is nothing; while any other answer takes longer, `alive` is called every few
+seconds: rank 0 can always show the other ranks that it lives.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class News:
 
 
 class DispatcherClient:
-    """Owns the process and the link."""
+    """Owns the process and the two links to it."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class DispatcherClient:
         self.process = subprocess.Popen(command, pass_fds=[end.fileno() for _, end in pairs], stdin=subprocess.DEVNULL)
         for _, end in pairs:
             end.close()
-        self.link, self.saves = (Link(end, silence_s) for end, _ in pairs)
+        self.link, self.save_link = (Link(end, silence_s) for end, _ in pairs)
         self.alive: Callable[[], None] = lambda: None
         """Called while the dispatcher works on an answer, every few seconds."""
         self.news = News()
@@ -173,23 +173,23 @@ class DispatcherClient:
             metrics=dict(metrics),
         )
 
-    # What follows is asked over the link for checkpoints, by one thread at a time, while another may train.
+    # What follows is asked over the link for checkpoints; the last two by the thread that publishes one while another trains.
 
     def ask_manifest_facts(self) -> None:
         """Ask for what `manifest_facts` returns. No other question about checkpoints may come in between."""
-        self._guard(lambda: self.saves.send({"op": "manifest"}))
+        self._guard(lambda: self.save_link.send({"op": "manifest"}))
 
     def manifest_facts(self) -> Message:
         """Who this learner is, ids of topics, and where one that goes on from here reads on."""
-        return self._guard(lambda: self.saves.answer(lambda: None))
+        return self._guard(lambda: self.save_link.answer(self.alive))
 
     def fence(self) -> None:
         """Read `control` to its end; the dispatcher ends, and with it this call fails, if the run has another learner."""
-        self._guard(lambda: self.saves.ask("fence"))
+        self._guard(lambda: self.save_link.ask("fence"))
 
     def saved(self, oldest: int, offsets: Mapping[str, int], requests: Mapping[int, int]) -> None:
         """The oldest checkpoint that is kept is of version `oldest` and needs nothing before these offsets."""
-        self._guard(lambda: self.saves.ask("saved", oldest=oldest, offsets=dict(offsets), requests=dict(requests)))
+        self._guard(lambda: self.save_link.ask("saved", oldest=oldest, offsets=dict(offsets), requests=dict(requests)))
 
     # --- the end --------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class DispatcherClient:
     def close(self) -> int:
         """End the dispatcher and return its exit code; killed if it does not end within its own deadlines."""
         self.link.close()
-        self.saves.close()
+        self.save_link.close()
         try:
             return self.process.wait(timeout=45)
         except subprocess.TimeoutExpired:

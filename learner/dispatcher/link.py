@@ -12,6 +12,7 @@ from __future__ import annotations
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -107,7 +108,6 @@ class Answers:
     def __init__(self, link: Link, *, owing: bool = False) -> None:
         self._link = link
         self._owing = threading.Event()
-        self._over = threading.Event()
         if owing:
             self._owing.set()
         threading.Thread(target=self._live, name="signs-of-life", daemon=True).start()
@@ -126,12 +126,10 @@ class Answers:
         self._owing.clear()
         self._link.send(message)
 
-    def stop(self) -> None:
-        self._over.set()
-
     def _live(self) -> None:
         try:
-            while not self._over.wait(ALIVE_S):
+            while True:
+                time.sleep(ALIVE_S)
                 if self._owing.is_set():
                     self._link.send(ALIVE)
         except LinkClosed:

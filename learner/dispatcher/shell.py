@@ -1,7 +1,7 @@
 """The dispatcher process: turns records and rank 0's questions into the core's events, and carries out its commands.
 
-One thread runs the core (`run`); a reader thread feeds it records, a link thread rank 0's questions, a worker thread makes topics
-and commits offsets. All of them hand over through one inbox, so the core never runs twice at once.
+One thread runs the core (`run`); a reader thread feeds it records, two link threads rank 0's questions, a worker thread makes
+topics and commits offsets. All of them hand over through one inbox, so the core never runs twice at once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from learner.dispatcher.core import Dispatcher
 from learner.dispatcher.events import Command, Event, Kind
 from learner.dispatcher.intake import Intake, rules_of
 from learner.dispatcher.link import ANSWER_S, Answers, LinkClosed, Message
-from learner.dispatcher.outcomes import commit_offsets, manifest_facts, validation_metrics, write_metrics
+from learner.dispatcher.outcomes import commit_offsets, validation_metrics, write_metrics
 from learner.dispatcher.parent import Parent, ParentWatch
-from learner.dispatcher.retention import cuts, retire
 from learner.dispatcher.state_log import StateLog
+from learner.dispatcher.upkeep import Upkeep
 from learner.dispatcher.version_topics import PastBeat, VersionTopics
 from learner.run import LearnerRun
 from schemas import headers as headers_of
@@ -48,7 +48,7 @@ from schemas.status import Beat
 
 log = logging.getLogger(__name__)
 
-STANDSTILL_S = RETIRE_S = 60.0
+STANDSTILL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,18 @@ class Shell:
     """Owns every Kafka client of the learner. `run` returns when the run is over or rank 0 has gone."""
 
     def __init__(
-        self, run: LearnerRun, rank0: Answers, saves: Answers, bootstrap: str, held: tuple[Claimed, ControlLog], writer: LogWriter
+        self,
+        run: LearnerRun,
+        rank0: Answers,
+        rank0_saves: Answers,
+        bootstrap: str,
+        held: tuple[Claimed, ControlLog],
+        writer: LogWriter,
     ) -> None:
         claimed, control = held
         self.config = run
         self.rank0 = rank0
-        self.saves = saves
+        self.rank0_saves = rank0_saves
         self.bootstrap = bootstrap
         self.claimed = claimed
         self.control = control
@@ -88,7 +94,7 @@ class Shell:
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
         self.client = make_admin(run.kafka, bootstrap, f"{run.id}.dispatcher-admin")
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
-        self.retiring = ThreadPoolExecutor(1, thread_name_prefix="retention")
+        self.upkeep = Upkeep(run, claimed, control, self.client, self.inbox.put)
         self.reader = LogReader(run.kafka, bootstrap, f"{run.id}.dispatcher", f"{run.id}.learner", self.inbox.put)
         self.versions = VersionTopics(run, self.client, self.reader, claimed.state)
         self.bodies = Bodies()
@@ -115,8 +121,8 @@ class Shell:
         self.core = core
         self.states = StateLog(self.writer, self.topics.control, core)
         self.reader.assign([((self.topics.status, 0), self.claimed.status_offset)])
-        for line in (self.rank0, self.saves):
-            threading.Thread(target=self._listen, args=(line,), name="link", daemon=True).start()
+        for name, answers in (("link", self.rank0), ("save-link", self.rank0_saves)):
+            threading.Thread(target=self._listen, args=(answers,), name=name, daemon=True).start()
         self._adopt_topics()
         self._do(core.begin())
         while not self.over:
@@ -137,7 +143,7 @@ class Shell:
         self.parent.stop()
         self.reader.close()
         self.worker.shutdown(wait=True, cancel_futures=True)
-        self.retiring.shutdown(wait=True, cancel_futures=True)
+        self.upkeep.close()
         self.control.close()
         self.writer.close(Deadline(30))
 
@@ -161,10 +167,10 @@ class Shell:
             case _:
                 assert_never(item)
 
-    def _listen(self, line: Answers) -> None:
+    def _listen(self, answers: Answers) -> None:
         try:
             while True:
-                self.inbox.put(Asked(line.question(), line.answer))
+                self.inbox.put(Asked(answers.question(), answers.answer))
         except LinkClosed as closed:
             self.inbox.put(closed)
 
@@ -236,12 +242,12 @@ class Shell:
                 self._commit(message)
                 return
             case "manifest":
-                answer = self._manifest_facts()
+                answer = self._facts()
             case "fence":
                 self._fence()
             case "saved":
                 self._fence()
-                self._retire(message["oldest"], message["offsets"], message["requests"])
+                self.upkeep.retire(message["oldest"], message["offsets"], message["requests"])
             case "stop":
                 self._do_event(ev.StopAsked(message["reason"], message["ordered"]))
                 self._write_out()
@@ -279,23 +285,10 @@ class Shell:
             self.core.asked = False
             self._reply({"do": "wait", "what": self.core.waits_for()})
 
-    def _manifest_facts(self) -> Message:
+    def _facts(self) -> Message:
         status_at = self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset)
         ids = {self.topics.trajectories(v): i for (k, v), i in self.core.topics.items() if k == "rollout"}
-        facts = manifest_facts(self.config, self.claimed, self.client, self.control.position, status_at)
-        return {**facts, "topic_ids": {**self.claimed.topic_ids, **ids}}
-
-    def _retire(self, oldest: int, offsets: dict[str, int], requests: dict[int, int]) -> None:
-        before = cuts(self.config.id, offsets, requests, self.control.state_offset)
-        # On a worker of its own: thousands of old topics must not hold up the making of the next one.
-        self.retiring.submit(retire, self.client, self.config.id, oldest, before, Deadline(RETIRE_S)).add_done_callback(
-            self._judge
-        )
-
-    def _judge(self, future: Future[None]) -> None:
-        error = None if future.cancelled() else future.exception()
-        if error is not None:
-            self.inbox.put(error)
+        return self.upkeep.facts(status_at, ids)
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 

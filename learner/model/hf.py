@@ -120,12 +120,9 @@ def save(folder: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dt
     try:
         tmp.mkdir(parents=True)
         _fill(tmp, tensors, source, dtype)
-    except SafetensorError as error:  # of the file system: the tensors are ours
-        shutil.rmtree(tmp)
-        raise OSError(str(error)) from error
-    except OSError:
+    except (SafetensorError, OSError) as error:  # the former is of the file system too: the tensors are ours
         shutil.rmtree(tmp, ignore_errors=True)
-        raise
+        raise OSError(str(error)) from error
     shutil.rmtree(folder, ignore_errors=True)
     tmp.rename(folder)
 

@@ -23,7 +23,7 @@ class ReadAhead:
         return self._worker.submit(self._source.outcomes).result()
 
     def batch(self, version: int) -> SealedBatch:
-        wanted = range(version, max(version, min(version + 1, self._last)) + 1)
+        wanted = (version, version + 1) if version < self._last else (version,)
         self._batches = {v: self._batches.get(v) or self._worker.submit(self._source.batch, v) for v in wanted}
         return self._batches[version].result()
 

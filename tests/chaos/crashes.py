@@ -66,6 +66,14 @@ class Account:
         return [outcome.metrics["train/grad_norm"] for outcome in self.outcomes]
 
 
+def same_states(found: Account, wanted: Account, steps: int) -> None:
+    """Each of the steps came out as in the other run, to the last bit."""
+    assert sum(norm > 0 for norm in wanted.grad_norms) > steps // 2, "the weights hardly move: equal states say nothing"
+    assert len(wanted.outcomes) == len(found.outcomes) == steps
+    assert found.state_digests == wanted.state_digests
+    assert None not in wanted.state_digests
+
+
 class CrashingRun(ByHand):
     """A run by hand whose learner may be armed."""
 
@@ -75,6 +83,10 @@ class CrashingRun(ByHand):
 
     def _env(self, *more: Mapping[str, str]) -> dict[str, str]:
         return super()._env(self._arms, *more)
+
+    def arm(self, arms: Mapping[str, str]) -> None:
+        """What is started from now on is struck as these variables say."""
+        self._arms = dict(arms)
 
     def started(self, strike: Strike | None = None, *overrides: str, resume: bool, nproc: int = 1) -> Part:
         """A learner that is struck when it comes to that point."""

@@ -13,6 +13,6 @@ def save(
     root: Path, manifest: Manifest, write: Callable[[Path], Writing | None], confirm: Callable[[], None] = lambda: None
 ) -> Path:
     """As the only rank of a learner."""
-    saving = checkpoint.begin(root, manifest.version, manifest.incarnation, write, rank=0, barrier=lambda: None)
+    saving = checkpoint.begin(root, manifest.version, manifest.incarnation, write, rank=0, gather=lambda value: [value])
     saving.finish()
     return saving.publish(manifest, confirm)

@@ -101,7 +101,7 @@ def test_a_broker_whose_disk_is_full_names_the_topic_and_the_room_and_what_was_n
         psutil.Process(use.process.pid).rlimit(psutil.RLIMIT_FSIZE, (500_000, 500_000))
         late = writer.write(topic, os.urandom(600_000))
         (lost,) = eventually(care.news, 30, "the end to be told")
-        assert isinstance(lost, BrokerLost) and lost.ended
+        assert isinstance(lost, BrokerLost) and lost.ended and lost.full
         assert f"has ended: appending records to {topic}-0 in dir {use.local.root}" in lost.detail
         assert "File too large" in lost.detail and "MiB free" in lost.detail
         care.start_again()

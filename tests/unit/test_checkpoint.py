@@ -29,6 +29,10 @@ def manifest(version: int, *, state: str = "s", incarnation: int = 3) -> Manifes
     )
 
 
+def alone(value: int) -> list[int]:
+    return [value]
+
+
 def write(folder: Path) -> None:
     (folder / "megatron").mkdir()
     (folder / "megatron" / "__0_0.distcp").write_bytes(b"weights")
@@ -124,8 +128,8 @@ def test_other_ranks_write_their_part_and_no_manifest(tmp_path: Path) -> None:
     tmp = tmp_path / "step_00000002.3.tmp"
     tmp.mkdir()
     waited = []
-    checkpoint.begin(tmp_path, 2, 3, write, rank=1, barrier=lambda: waited.append(1)).finish()
-    assert len(waited) == 2
+    checkpoint.begin(tmp_path, 2, 3, write, rank=1, gather=lambda value: waited.append(value) or [0, value]).finish()  # type: ignore[func-returns-value]
+    assert waited == [0, 0]
     assert not (tmp / "manifest.json").exists()
     assert (tmp / "megatron" / "__0_0.distcp").exists()
 
@@ -139,6 +143,16 @@ def test_prune_keeps_the_newest_whole_ones(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step_00000002", "step_00000003", "step_00000004"]
     with pytest.raises(ValueError, match="at least one"):
         checkpoint.prune(tmp_path, 0)
+
+
+def test_what_one_rank_cannot_write_fails_on_all(tmp_path: Path) -> None:
+    saving = checkpoint.begin(tmp_path, 2, 3, write, rank=0, gather=alone)
+    saving._gather = lambda value: [value, 1]  # the other rank has failed
+    with pytest.raises(FileError, match="the checkpoint of version 2 was not written: rank 1 could not write its files"):
+        saving.finish()
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(FileError, match="rank 0 could not write"):
+        checkpoint.begin(tmp_path, 2, 3, write, rank=1, gather=lambda value: [1, value])
 
 
 class Slow:
@@ -166,7 +180,7 @@ def begun(root: Path, version: int) -> tuple[checkpoint.Saving, Slow]:
         3,
         lambda folder: made.append(Slow(folder)) or made[-1],  # type: ignore[func-returns-value]
         rank=0,
-        barrier=lambda: None,
+        gather=alone,
     )
     return saving, made[0]
 
@@ -202,7 +216,7 @@ def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(
     says = rf"the checkpoint of version 2 was not written: .*No space left on device; {tmp_path} has \d+ of \d+ MiB free"
     with pytest.raises(FileError, match=says):
         if part == "begin":
-            checkpoint.begin(tmp_path, 2, 3, fail, rank=0, barrier=lambda: None)
+            checkpoint.begin(tmp_path, 2, 3, fail, rank=0, gather=alone)
         saving, slow = begun(tmp_path, 2)
         if part == "finish":
             slow.error = full

@@ -154,7 +154,6 @@ def test_while_an_answer_takes_long_the_dispatcher_gives_signs_of_life(monkeypat
         thread = meanwhile(answer_after_signs)
         assert rank.ask("manifest", heard.release) == {"done": True}
         assert ended(thread)
-        answers.stop()
 
 
 @pytest.mark.parametrize("owing", [True, False])
@@ -170,7 +169,6 @@ def test_signs_of_life_come_only_while_an_answer_is_owed(owing: bool, monkeypatc
         else:
             with pytest.raises(LinkSilent):
                 rank.receive()
-        answers.stop()
 
 
 def test_a_sign_of_life_that_comes_after_the_answer_is_no_answer_to_the_next_question() -> None:

@@ -469,6 +469,26 @@ def test_a_broker_of_ours_is_started_again_and_nobody_else_is_touched() -> None:
     assert story.core.restarts == {"broker": 1}
 
 
+def test_a_broker_whose_disk_is_full_is_started_again_until_there_is_room() -> None:
+    story = underway(max_broker_restarts=1, max_backoff_s=30)
+    full = BrokerLost("the local broker (pid 7) has ended: No space left on device", ended=True, full=True)
+    for _ in range(4):
+        assert story.on(full) == []
+        assert story.after(29) == []
+        assert story.after(1) == [StartBroker()]
+    assert story.told[0] == (
+        "the local broker (pid 7) has ended: No space left on device: make room; it is started again every 30 s, for up to "
+        "300 s (kafka.outage_timeout_s)"
+    )
+    assert story.on(BrokerBack()) == []
+    assert story.told[-1] == "the broker is back after 120 s"
+
+
+def test_a_broker_whose_disk_is_full_is_left_alone_where_no_broker_may_be_started_again() -> None:
+    story = underway(max_broker_restarts=0)
+    assert Terminate(LEARNER) in story.on(BrokerLost("No space left on device", ended=True, full=True))
+
+
 def test_a_broker_that_does_not_start_is_tried_again_a_bounded_number_of_times() -> None:
     story = underway(max_broker_restarts=3, backoff_s=1)
     for pause in (1, 2, 4):
