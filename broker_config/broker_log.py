@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 # `[date] ERROR Error while appending records to run.control-0 in dir /data (the.logger)`, and in the next line the exception.
-_FAILED = re.compile(r"(?:ERROR|FATAL) (?:Error while |Encountered fatal fault: )(?P<doing>.+?)(?: \([\w.$]+\))?$")
+_FAILED = re.compile(r"(?:ERROR|FATAL) (?:Error while |Encountered [a-z ]*fault: )(?P<doing>.+?)(?: \([\w.$]+\))?$")
 _CAUSE = re.compile(r"(?:Caused by: )?[\w.$]+(?:Exception|Error): (?P<why>.+)$")
 
 

@@ -13,14 +13,17 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING
 
 from learner import checkpoint
 from learner.checkpoint import Manifest, Offsets, Saving, determinism
 from learner.dispatcher.client import DispatcherClient
 from learner.ranks import KEEPALIVE_S, Ranks
 from learner.run import LearnerRun
-from learner.worker import Worker
 from schemas.disk import told
+
+if TYPE_CHECKING:
+    from learner.worker import Worker  # megatron, which is not needed here
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,7 @@ FATAL = "[2026-01-01 10:00:01,000] ERROR Encountered fatal fault: Error applying
         ([FAILED.format(APPENDING), STACK, "java.io.IOException: File too large", AFTER, FULL], f"{APPENDING}: File too large"),
         ([FAILED.format(APPENDING), "o.a.KafkaStorageException: Error in dir", f"Caused by: {FULL}"],
          f"{APPENDING}: No space left on device"),
+        ([FATAL.replace("fatal", "metadata publishing"), FULL], "Error applying topics delta: No space left on device"),
         ([FATAL, "java.lang.RuntimeException: broken"], "Error applying topics delta: broken"),
         ([START, FAILED.format("rolling the log of r.metrics-0")], "rolling the log of r.metrics-0"),
         ([START, "[2026-01-01 10:00:01,000] WARN [Controller id=1] fenced (org.apache)"], None),

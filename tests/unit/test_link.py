@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from learner.dispatcher.client import DispatcherClient
 from learner.dispatcher.link import ALIVE, Answers, Link, LinkClosed, LinkSilent
 
 JOIN_S = 20.0
@@ -188,3 +189,17 @@ def test_a_dispatcher_that_gives_no_sign_of_life_is_told_apart_from_one_that_has
         pytest.raises(LinkSilent, match=r"nothing for 0\.05 s"),
     ):
         rank.ask("next")
+
+
+def test_the_ranks_are_kept_alive_while_the_facts_of_a_checkpoint_take_long() -> None:
+    left, right = socket.socketpair()
+    with closing(Link(left)) as rank, closing(Link(right)) as dispatcher:
+        client = DispatcherClient.__new__(DispatcherClient)  # its constructor starts a process
+        client.save_link, told = rank, list[str]()
+        client.alive = lambda: told.append("wait")
+        client.ask_manifest_facts()
+        assert dispatcher.receive() == {"op": "manifest"}
+        for message in (ALIVE, ALIVE, {"uuid": "u"}):
+            dispatcher.send(message)
+        assert client.manifest_facts() == {"uuid": "u"}
+        assert told == ["wait", "wait"]
