@@ -105,6 +105,8 @@ class ProducerCore:
         self.dismissed = False
         """An operator wants it to leave, and the learner has nothing for it any more."""
         self.leaving: ev.Leave | None = None
+        self.found: Stop | None = None
+        """The stop that stood when it came, before it has joined."""
         self.exited = False
         self.view = View()
         self.out: list[Command] = []
@@ -133,6 +135,8 @@ class ProducerCore:
                 self._on_received(event)
             case ev.Leave():
                 self._on_leave(event)
+            case ev.StartOver(waited):
+                self._on_start_over(waited)
             case _:
                 assert_never(event)
         if self.dismissed and not self.exited:
@@ -173,11 +177,19 @@ class ProducerCore:
         self._follow(state.round)
 
     def _on_stop(self, stop: Stop) -> None:
-        """A stop binds who has joined. A newcomer that finds one waits for the claim of the learner that goes on."""
-        if self.reported or not stop.resumable:
+        """A stop binds who has joined. A newcomer waits for the claim of a learner that goes on, perhaps with more steps."""
+        if self.reported or not (stop.resumable or stop.finished):
             self._exit(0 if stop.finished or stop.ordered else 1, f"the run has ended: {stop.reason}")
         else:
+            self.found = stop
             self.out.append(Note(f"the run has stopped ({stop.reason}); waiting for a learner that goes on with it"))
+
+    def _on_start_over(self, waited: str) -> None:
+        """A control topic without a state that one can join: its learner has ended, or never got so far."""
+        if not self.reported and self.found is not None and self.found.finished:
+            self._exit(0, f"the run has ended: {self.found.reason}")
+        elif not self.reported:
+            self._exit(1, f"waited {waited} for a learner of the run; is it running?")
 
     def _on_membership(self, state: State) -> None:
         member = state.members.get(self.name)

@@ -71,7 +71,14 @@ class Leave:
     code: int
 
 
-Event = ControlRead | RequestRead | Published | RolloutEnded | Paused | Received | Leave
+@dataclass(frozen=True, slots=True)
+class StartOver:
+    """The time in which a learner must have been found is over. `waited`: how long that is, for a person."""
+
+    waited: str
+
+
+Event = ControlRead | RequestRead | Published | RolloutEnded | Paused | Received | Leave | StartOver
 
 # --- commands -------------------------------------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from producer.run import Equipment, ProducerRun
 from schemas import control
 from schemas import headers as headers_of
 from schemas.control import DatasetFacts
-from schemas.errors import DeadlineExceeded, OffsetGone, RecordRefused, TransferError, WeirError
+from schemas.errors import OffsetGone, RecordRefused, TransferError, WeirError
 from schemas.failpoints import reach
 from schemas.group import TrajectoryGroup, encode
 from schemas.requests import Request
@@ -134,10 +134,7 @@ class Shell:
         self.loop.call_later(KICK_S, self._kick)
 
     def _judge_start(self) -> None:
-        """A control topic without a state that one can join: its learner has ended, or never got so far."""
-        if not self.core.reported and not self.core.exited:
-            limit = f"{self.run_.dispatch.start_timeout_s:g} s (dispatch.start_timeout_s)"
-            self._failed(DeadlineExceeded(f"waited {limit} for a learner of run {self.run_.id}; is it running?"))
+        self._post(ev.StartOver(f"{self.run_.dispatch.start_timeout_s:g} s (dispatch.start_timeout_s)"))
 
     async def _topics_there(self, client: AdminClient) -> None:
         deadline = Deadline(self.run_.dispatch.start_timeout_s)

@@ -131,9 +131,29 @@ def test_a_newcomer_is_not_bound_by_a_stop_that_it_finds() -> None:
     assert producer.state(member=False) == [ev.SendReport(None)]
 
 
-def test_a_newcomer_to_a_finished_run_leaves_at_once() -> None:
-    commands = Producer().state(member=False, stop=Stop(reason="all steps trained", v=9, resumable=False, finished=True))
-    assert of(ev.Exit, commands) == [ev.Exit(0, "the run has ended: all steps trained")]
+def test_a_newcomer_to_a_finished_run_waits_for_more_steps_and_then_leaves() -> None:
+    finished = Stop(reason="all steps trained", v=9, resumable=False, finished=True)
+    for goes_on in (True, False):
+        producer = Producer()
+        assert of(ev.Exit, producer.state(member=False, stop=finished)) == []
+        if goes_on:
+            producer.claim()
+            assert producer.state(member=False) == [ev.SendReport(None)]
+        commands = producer.on(ev.StartOver("120 s"))
+        assert of(ev.Exit, commands) == ([] if goes_on else [ev.Exit(0, "the run has ended: all steps trained")])
+
+
+def test_a_newcomer_that_finds_no_learner_in_time_fails() -> None:
+    producer = Producer()
+    producer.claim()
+    assert of(ev.Exit, producer.on(ev.StartOver("120 s"))) == [
+        ev.Exit(1, "waited 120 s for a learner of the run; is it running?")
+    ]
+
+
+def test_a_run_that_nobody_can_go_on_with_is_left_at_once() -> None:
+    commands = Producer().state(member=False, stop=Stop(reason="too few rows", v=0, resumable=False))
+    assert of(ev.Exit, commands) == [ev.Exit(1, "the run has ended: too few rows")]
 
 
 @pytest.mark.parametrize(("how", "code"), [("finished", 0), ("ordered", 0), ("failed", 1)])
