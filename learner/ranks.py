@@ -1,6 +1,6 @@
 """Commands from rank 0 to all ranks, over a gloo group of their own.
 
-Invariants: every rank obeys the same commands in the same order; rank 0 sends one at least every `KEEPALIVE_S` while it waits for
+Invariants: every rank obeys the same commands in the same order; rank 0 sends one at least every `keepalive_s` while it waits for
 anything; a rank that hears nothing for `rank_timeout_s` exits with an error. Bytes travel as uint8 tensors, never as objects.
 """
 
@@ -30,6 +30,7 @@ class Ranks:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._timeout_s = rank_timeout_s
+        self.keepalive_s = min(KEEPALIVE_S, rank_timeout_s / 3)
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
 
     def rank0_tell(self, command: str, **arguments: Any) -> None:

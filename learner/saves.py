@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 from learner import checkpoint
 from learner.checkpoint import Manifest, Offsets, Saving, determinism
 from learner.dispatcher.client import DispatcherClient
-from learner.ranks import KEEPALIVE_S, Ranks
 from learner.run import LearnerRun
 from schemas.disk import told
 
-if TYPE_CHECKING:
-    from learner.worker import Worker  # megatron, which is not needed here
+if TYPE_CHECKING:  # torch and megatron, which are not needed here
+    from learner.ranks import Ranks
+    from learner.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +86,12 @@ class Saves:
             WeirError: another checkpoint has its name; LinkClosed: another learner has the run, or the dispatcher died.
         """
         while self._worker.saving is not None:
-            if self._worker.saving.wait(KEEPALIVE_S):
+            if self._worker.saving.wait(self._ranks.keepalive_s):
                 self._agree()
             else:
                 self._ranks.rank0_tell("wait")
         if self._published is not None:
-            while not wait([self._published], KEEPALIVE_S).done:  # for the dispatcher, which shows that it lives
+            while not wait([self._published], self._ranks.keepalive_s).done:  # for the dispatcher, which shows that it lives
                 self._ranks.rank0_tell("wait")
             self._end()
 

@@ -84,6 +84,7 @@ def struck_in_turn(
     faults: Sequence[Fault],
     away_s: float,
     *overrides: str,
+    nproc: int = 1,
 ) -> Account:
     """A run to its end; the broker fails at each of `points`, in one way after the other.
 
@@ -94,7 +95,7 @@ def struck_in_turn(
     marks.mkdir(parents=True)
     with by_hand(broker.bootstrap or "", folder, nursery, *overrides, kind=CrashingRun) as run:
         run.arm(armed([point for point in points if not point.startswith("producer")], marks))
-        learner = run.learner()
+        learner = run.started(resume=False, nproc=nproc)
         run.arm(armed([point for point in points if point.startswith("producer")], marks))
         parts = [learner, *(run.producer(name) for name in PRODUCERS)]
         run.watch()
@@ -133,13 +134,21 @@ def frozen_in(parts: list[Part]) -> list[psutil.Process]:
 
 
 def goes_on(
-    broker: LocalBroker, nursery: Nursery, folder: Path, points: tuple[str, ...], faults: Sequence[Fault], away_s: float = 0.0
+    broker: LocalBroker,
+    nursery: Nursery,
+    folder: Path,
+    points: tuple[str, ...],
+    faults: Sequence[Fault],
+    *overrides: str,
+    away_s: float = 0.0,
+    nproc: int = 1,
 ) -> None:
     steps = 8 + 2 * len(points)
-    broker.start(Deadline(BROKER_S))
-    run = (*RUN, f"grpo.max_num_steps={steps}", "checkpointing.save_period=1", "checkpointing.keep=2")
-    wanted = undisturbed(broker.bootstrap or "", folder / "undisturbed", nursery, *RUN, f"grpo.max_num_steps={steps}")
-    found = struck_in_turn(broker, folder / "struck-run", nursery, points, faults, away_s, *run)
+    bootstrap = broker.start(Deadline(BROKER_S))
+    run = (*RUN, f"grpo.max_num_steps={steps}", f"learner.nproc={nproc}", *overrides)
+    wanted = undisturbed(bootstrap, folder / "undisturbed", nursery, *run, nproc=nproc)
+    saving = ("checkpointing.save_period=1", "checkpointing.keep=2")
+    found = struck_in_turn(broker, folder / "struck-run", nursery, points, faults, away_s, *run, *saving, nproc=nproc)
     same_states(found, wanted, steps)
 
 
@@ -164,3 +173,13 @@ def test_it_does_not_at_any_point(
 @pytest.mark.timeout(3600)
 def test_it_does_not_if_it_is_away_for_a_minute(own_broker: Callable[..., LocalBroker], nursery: Nursery, tmp_path: Path) -> None:
     goes_on(own_broker(), nursery, tmp_path, FEW, [killed], away_s=60)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_two_ranks_outlast_an_outage_that_is_longer_than_any_of_them_waits_for_the_other(
+    own_broker: Callable[..., LocalBroker], nursery: Nursery, tmp_path: Path
+) -> None:
+    points = ("dispatcher.before_seal", "learner.before_commit", "learner.checkpoint", "learner.after_manifest")
+    impatient = ("learner.rank_timeout_s=6", "refit.phase_timeout_s=4")
+    goes_on(own_broker(), nursery, tmp_path, points, [killed], *impatient, away_s=10, nproc=2)

@@ -85,6 +85,8 @@ class Dispatcher:
 class Rank0:
     """What the other ranks are told."""
 
+    keepalive_s = 0.02
+
     def __init__(self) -> None:
         self.told: list[str] = []
 
@@ -111,7 +113,6 @@ class Stand:
 @pytest.fixture(autouse=True)
 def facts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(saves, "determinism", lambda learner: FACTS)
-    monkeypatch.setattr(saves, "KEEPALIVE_S", 0.02)
 
 
 def test_training_goes_on_while_files_are_written_and_while_the_broker_is_asked(tmp_path: Path) -> None:
