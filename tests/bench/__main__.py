@@ -9,12 +9,12 @@ latency (published -> consumable) of the run's own records, refit pause, bytes a
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
 
 from tests.bench.bare_vllm import tokens_per_s
+from tests.bench.figures import tell
 from tests.bench.latency import publish_latency_ms
 from tests.bench.run_log import RunLog
 from tests.bench.tiny_run import TinyRun
@@ -36,11 +36,7 @@ def main() -> int:
             figures |= publish_latency_ms(bootstrap, log.groups)
         bare = tokens_per_s(run.model, run.exported, log.decoded(), run.max_new_tokens)
     figures |= {"bare vLLM, tokens/s": bare, "tokens/s of the run / bare vLLM": figures["tokens/s of the run"] / bare}
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        sys.stdout.write(f"{name:<{width}}  {value:>12.4g}\n")
-    if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    tell(figures, args.out)
     return 0
 
 

@@ -46,6 +46,7 @@ from schemas.group import encode
 from schemas.records import JsonRecord
 from schemas.requests import Request
 from schemas.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
+from tests.bench.figures import tell
 from tests.fakes.runs import make_group, make_trajectory
 from tests.pipeline import SCRIPTED
 
@@ -328,11 +329,7 @@ def main() -> int:
                 figures |= growth(folder, bootstrap, args.versions)
         finally:
             broker.stop(Deadline(60))
-    width = max(map(len, figures))
-    for figure, value in figures.items():
-        print(f"{figure:<{width}}  {value:>12.4g}")
-    if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    tell(figures, args.out)
     return 0
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from broker_config.deadline import Deadline
 from broker_config.local_broker import LocalBroker
 from schemas import failpoints
+from tests.bench.figures import tell
 from tests.chaos.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand
 from tests.chaos.crashes import CrashingRun
 from tests.fakes.nursery import Nursery
@@ -97,11 +98,7 @@ def main() -> int:
             for found in rounds
         ]
         figures[f"next step after a kill / cold start, {unit}"] = statistics.median(ratios)
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        print(f"{name:<{width}}  {value:>10.4g}")
-    if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    tell(figures, args.out)
     return 0
 
 

@@ -9,12 +9,12 @@ the checkpoint before it (`timing/train/checkpointing` / `timing/train/total_ste
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.bench.figures import tell
 from tests.bench.tiny_run import TinyRun
 
 EVERY_STEP = ("checkpointing.save_period=1", "checkpointing.keep=3", "checkpointing.hf_export_at_end=false")
@@ -42,11 +42,7 @@ def main() -> int:
             f"{name}: training held up, median s": statistics.median(held),
             f"{name}: training held up, share of all time": sum(held) / sum(whole),
         }
-    width = max(map(len, figures))
-    for name, value in figures.items():
-        sys.stdout.write(f"{name:<{width}}  {value:>10.4g}\n")
-    if args.out:
-        args.out.write_text(json.dumps(figures, indent=1) + "\n")
+    tell(figures, args.out)
     return 0
 
 

@@ -27,34 +27,8 @@ BROKER_S = 90.0
 FULL_BYTES = 1 << 15  # its own log, which says why it ended, must find room
 POINT_S = 120.0  # a client may look for the broker again only after a while
 
-LEARNER = (
-    "dispatcher.before_seal",
-    "dispatcher.after_seal",
-    "dispatcher.before_announce",
-    "dispatcher.after_announce",
-    "dispatcher.before_delete",
-    "dispatcher.after_delete",
-    "learner.forward",
-    "learner.optimizer",
-    "learner.offer",
-    "learner.send",
-    "learner.sent",
-    "learner.before_commit",
-    "learner.after_commit",
-    "learner.checkpoint",
-    "learner.before_manifest",
-    "learner.after_manifest",
-    "learner.after_rename",
-)
-PRODUCER = (
-    "producer.rollout",
-    "producer.publish",
-    "producer.published",
-    "producer.pause",
-    "producer.receive",
-    "producer.received",
-    "producer.loaded",
-)
+PRODUCER = tuple(point for point in failpoints.POINTS if point.startswith("producer."))
+LEARNER = tuple(point for point in failpoints.POINTS if not point.startswith("producer."))
 FEW = ("dispatcher.before_seal", "learner.after_manifest", "producer.publish", "producer.pause")
 
 Fault = Callable[[LocalBroker], None]
@@ -94,9 +68,9 @@ def struck_in_turn(
     account, marks, outages = Account(), folder / "struck", 0
     marks.mkdir(parents=True)
     with by_hand(broker.bootstrap or "", folder, nursery, *overrides, kind=CrashingRun) as run:
-        run.arm(armed([point for point in points if not point.startswith("producer")], marks))
+        run.arm(armed([point for point in points if point in LEARNER], marks))
         learner = run.started(resume=False, nproc=nproc)
-        run.arm(armed([point for point in points if point.startswith("producer")], marks))
+        run.arm(armed([point for point in points if point in PRODUCER], marks))
         parts = [learner, *(run.producer(name) for name in PRODUCERS)]
         run.watch()
         seen: set[str] = set()

@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from schemas import failpoints
 from schemas.status import Beat, Left
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, ByHand, Part, Version, by_hand
@@ -25,16 +26,7 @@ from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED, SMALL
 
 IDLE = "idle"
-POINTS = (
-    IDLE,
-    "producer.rollout",
-    "producer.publish",
-    "producer.published",
-    "producer.pause",
-    "producer.receive",
-    "producer.received",
-    "producer.loaded",
-)
+POINTS = (IDLE, *(point for point in failpoints.POINTS if point.startswith("producer.")))
 REFIT = ("producer.pause", "producer.receive", "producer.received", "producer.loaded")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP)
 

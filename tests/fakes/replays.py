@@ -8,29 +8,16 @@ from pathlib import Path
 
 from launch.config import dump as dump_config
 from launch.config import parse
-from learner.checkpoint import Determinism, Manifest, Offsets
+from learner.checkpoint import Manifest, Offsets
 from learner.replay.sealed import SealedBatch
 from schemas import group as groups
 from schemas.metrics import StepMetrics
 from schemas.seal import Seal, SealedSlot
 from tests.fakes import saved
+from tests.fakes.facts import FACTS
 from tests.fakes.groups import make_group
 from tests.fakes.records import UUID
 from tests.fakes.runs import raw_config
-
-FACTS = Determinism(
-    torch="2.13.0",
-    megatron="0.16.1",
-    transformers="5",
-    device="cpu",
-    cpu_capability="AVX2",
-    threads=1,
-    data_parallel_size=1,
-    tensor_model_parallel_size=1,
-    pipeline_model_parallel_size=1,
-    train_micro_batch_size=64,
-    deterministic=True,
-)
 
 
 def run_folder(runs: Path, threads: Mapping[int, int]) -> Path:

@@ -25,9 +25,10 @@ from schemas.errors import ConfigError, WeirError
 from schemas.headers import of_group, of_seal
 from schemas.metrics import StepMetrics
 from schemas.seal import Seal, SealedSlot
+from tests.fakes.facts import FACTS
 from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.records import UUID
-from tests.fakes.replays import FACTS, run_folder
+from tests.fakes.replays import run_folder
 
 TOPIC = "r.trajectories.v00000012"
 

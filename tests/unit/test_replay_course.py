@@ -16,8 +16,9 @@ from learner.run import LearnerRun
 from schemas.errors import WeirError
 from schemas.group import decode
 from schemas.metrics import StepMetrics
+from tests.fakes.facts import FACTS
 from tests.fakes.records import UUID
-from tests.fakes.replays import FACTS, Sealed, run_folder
+from tests.fakes.replays import Sealed, run_folder
 
 
 class Trainer:
