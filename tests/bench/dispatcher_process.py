@@ -84,6 +84,7 @@ class Stand:
         changes += ["grpo.num_generations_per_prompt=1", f"grpo.max_num_steps={versions}", "producer.count=1"]
         changes += ["dispatch.max_lost=1000000"]
         self.run_: LearnerRun = learner_run.load("launch/configs/tiny.yaml", changes)
+        self.run_.folder.mkdir()
         self.topics = Topics(run_id)
         self.bootstrap = bootstrap
         ours, theirs = socket.socketpair()
