@@ -164,11 +164,6 @@ def topics_of_run(admin: AdminClient, run_id: str, deadline: Deadline) -> list[s
     return [name for name in topic_names(admin, deadline) if name.startswith(names.prefix)]
 
 
-def run_exists(admin: AdminClient, run_id: str, deadline: Deadline) -> bool:
-    """Whether the broker holds any topic of the run."""
-    return bool(topics_of_run(admin, run_id, deadline))
-
-
 def delete_topics(admin: AdminClient, names: Collection[str], deadline: Deadline) -> list[str]:
     """Delete topics; returns those that were there. One that is gone already is no error.
 

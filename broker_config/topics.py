@@ -86,11 +86,6 @@ class Topics:
             raise ValueError(f"version {version}: must be 0 to {MAX_VERSION}")
         return f"{self.run_id}.{kind}.v{version:08d}"
 
-    def owns(self, name: str) -> bool:
-        """Whether `name` is a topic of this run."""
-        parsed = parse(name)
-        return parsed is not None and parsed.run_id == self.run_id
-
 
 def parse(name: str) -> TopicName | None:
     """The parts of a topic's name, or None if it is not a name that `Topics` makes."""

@@ -67,11 +67,6 @@ def broadcast(
     return Sent(digest, failed)
 
 
-def digest_of(plan: WeightPlan, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
-    """The digest that sending would have, without sending. Raises: ValueError: as `broadcast`."""
-    return broadcast(plan, (), tensors, ()).digest
-
-
 def _to_all(senders: Sequence[Sender], tensor: torch.Tensor, failed: dict[int, TransferError]) -> None:
     """One tensor to every group that has not failed: all at once, then wait for each."""
     works: dict[int, Any] = {}

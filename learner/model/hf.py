@@ -20,7 +20,6 @@ from torch import Tensor
 from schemas.errors import ConfigError, Problem
 
 FAMILIES = ("qwen3", "qwen2", "llama")
-TIED_HEAD = "lm_head.weight"
 
 
 def load_config(folder: Path) -> Any:

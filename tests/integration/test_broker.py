@@ -106,10 +106,10 @@ def test_the_topic_id_is_the_one_that_kafka_prints(admin: AdminClient, broker: B
 
 
 def test_a_run_id_can_be_taken_once(admin: AdminClient, broker: Broker, run_id: str) -> None:
-    assert not topics_admin.run_exists(admin, run_id, Deadline(SECONDS))
+    assert topics_admin.topics_of_run(admin, run_id, Deadline(SECONDS)) == []
     control = topics.specs_for_run(run_id, broker.kafka)["control"]
     ids = topics_admin.create_topics(admin, [control], Deadline(SECONDS))
-    assert topics_admin.run_exists(admin, run_id, Deadline(SECONDS))
+    assert topics_admin.topics_of_run(admin, run_id, Deadline(SECONDS)) == [control.name]
     with pytest.raises(TopicExists) as caught:
         topics_admin.create_topics(admin, [control], Deadline(SECONDS))
     assert caught.value.names == (control.name,)

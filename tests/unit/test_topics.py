@@ -41,7 +41,7 @@ def test_parse_undoes_naming(run_id: str, version: int) -> None:
     assert topics.parse(names.trajectories(version)) == TopicName(run_id, "trajectories", version)
     assert topics.parse(names.validation(version)) == TopicName(run_id, "validation", version)
     assert topics.parse(names.control) == TopicName(run_id, "control")
-    assert names.owns(names.requests)
+    assert topics.parse(names.requests) == TopicName(run_id, "requests")
 
 
 @given(versions, versions)
@@ -65,10 +65,6 @@ def test_the_order_of_names_is_the_order_of_versions(one: int, other: int) -> No
 )
 def test_a_foreign_name_is_none_of_ours(name: str) -> None:
     assert topics.parse(name) is None
-
-
-def test_a_run_does_not_own_the_topics_of_a_longer_id() -> None:
-    assert not Topics("run7").owns(Topics("run70").control)
 
 
 def test_every_topic_keeps_its_records_and_is_stamped_by_the_broker() -> None:
