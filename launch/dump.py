@@ -43,11 +43,12 @@ class Log(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dumping:
-    """What to dump: `steps` of a run, and all from the checkpoint at or below the first one on."""
+    """What to dump: `steps` of a run, as a person wrote `asked`, and all from the checkpoint at or below the first one on."""
 
     folder: RunFolder
     file: RunFile
     steps: range
+    asked: str
     out: Path
     checkpoint: Path
     manifest: Manifest
@@ -64,7 +65,7 @@ class Dumping:
         return LogSource(self.file.kafka, bootstrap, str(self.file.run.id), self.manifest.run, self.prompts_per_step, known)
 
 
-def plan_dump(folder: RunFolder, file: RunFile, steps: range, out: Path) -> Dumping:
+def plan_dump(folder: RunFolder, file: RunFile, steps: range, asked: str, out: Path) -> Dumping:
     """
     Raises:
         ConfigError: `out` exists. WeirError: there is no checkpoint to start from.
@@ -72,7 +73,7 @@ def plan_dump(folder: RunFolder, file: RunFile, steps: range, out: Path) -> Dump
     if out.exists():
         raise ConfigError([Problem("OUT", str(out), "exists", "give a folder that does not exist yet")])
     step, manifest, _ = nearest(folder.path / CHECKPOINTS, steps.start)
-    return Dumping(folder, file, steps, out, step, manifest)
+    return Dumping(folder, file, steps, asked, out, step, manifest)
 
 
 def make_dump(what: Dumping, source: Log) -> Index:
@@ -84,11 +85,11 @@ def make_dump(what: Dumping, source: Log) -> Index:
     """
     out, manifest, n = what.out, what.manifest, what.prompts_per_step
     part = out.with_name(f".{out.name}.unfinished")
-    with told(f"{out} was not written"):
-        shutil.rmtree(part, ignore_errors=True)
-        try:
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        with told(f"{out} was not written", out.parent):  # the room that there was is told, not what deleting the part makes
             part.mkdir(parents=True)
-            topics = _dump_topics(source, part, manifest, range(manifest.version, what.steps.stop), n)
+            topics = _dump_topics(source, part, what)
             shutil.copyfile(what.folder.config, part / CONFIG)
             _copy_checkpoint(what.checkpoint, part / CHECKPOINTS / what.checkpoint.name)
             _copy_model(what.file, part)
@@ -104,8 +105,8 @@ def make_dump(what: Dumping, source: Log) -> Index:
             whole = dump.seal_off(part, index)
             part.rename(out)
             return whole
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def _manifests(folder: RunFolder) -> Iterator[Manifest]:
@@ -116,13 +117,15 @@ def _manifests(folder: RunFolder) -> Iterator[Manifest]:
             continue  # only topic ids are wanted of it
 
 
-def _dump_topics(source: Log, part: Path, manifest: Manifest, steps: range, n: int) -> dict[str, DumpedTopic]:
-    check_trained(steps, source.outcomes(), "--steps", f"{steps.start}..{steps.stop - 1}", source.where)
+def _dump_topics(source: Log, part: Path, what: Dumping) -> dict[str, DumpedTopic]:
+    steps = range(what.manifest.version, what.steps.stop)
+    check_trained(steps, source.outcomes(), "--steps", what.asked, source.where)
+    run, n = what.manifest.run, what.prompts_per_step
     made = {}
     for version in steps:
         name = source.topics.trajectories(version)
         records = list(source.records(name))
-        follow(records, name, run=manifest.run, version=version, prompts_per_step=n)  # what cannot be replayed is not dumped
+        follow(records, name, run=run, version=version, prompts_per_step=n)  # what cannot be replayed is not dumped
         made[f"trajectories.v{version:08d}"] = _write(source, part, name, records)
     metrics = [record for record in source.records(source.topics.metrics) if _step(record) in steps]
     made["metrics"] = _write(source, part, source.topics.metrics, metrics)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from launch.config import RunFile, dump
 from launch.logtail import tail
+from learner import checkpoint
 from schemas.errors import ConfigError, Problem
-
-LATEST = "latest"
+from schemas.identity import LATEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> list[Path]:
-        """Whole checkpoints, oldest first: the manifest is written last."""
-        return sorted(p for p in self.path.glob("checkpoints/step_*") if (p / "manifest.json").is_file() and ".bad" not in p.name)
+        """Whole checkpoints, oldest first."""
+        return [folder for folder, _ in checkpoint.whole(self.path / "checkpoints")]
 
     @property
     def exports(self) -> list[Path]:

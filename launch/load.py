@@ -1,8 +1,8 @@
 """`weir load`: a dump back as topics of a broker and a run's folder, to be looked at, replayed, or forked from.
 
-Nothing is made before the whole dump was checked. Topics come first and are deleted again if something fails; the folder comes
-last, by a rename. Invariant: a topic that was there before is never deleted or written to. Records of versions get the offsets
-that they had, which their seals name.
+Nothing is made before the whole dump was checked. Topics come first and are deleted again whatever cuts it short; the folder
+comes last, by a rename, and then all is done. Invariant: a topic that was there before is never deleted or written to. Records of
+versions get the offsets that they had, which their seals name.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def plan_load(folder: Path, run_id: str | None, overrides: Sequence[str]) -> Loa
     Raises:
         ConfigError: the dump is not as it was written, or the run cannot be made here.
     """
+    _check_overrides(overrides)
     index = dump.verify(folder)
     raw = config_file.read(folder / CONFIG)
     raw["run"] = {**(raw.get("run") or {}), "id": run_id or index.run_id, "dir": "runs"}
@@ -98,9 +99,7 @@ def plan_load(folder: Path, run_id: str | None, overrides: Sequence[str]) -> Loa
     home = run_config.parse(raw).run_dir
     if home.exists():
         raise ConfigError([Problem("run.id", raw["run"]["id"], f"its folder {home} exists", "give another one: --run NEW_ID")])
-    # The model comes along; where a key of it was given, that one holds.
-    config_file.apply_overrides(raw, places_in(folder, home))
-    config_file.apply_overrides(raw, overrides)
+    config_file.apply_overrides(raw, places_in(folder, home))  # the model comes along
     file = run_config.parse(raw)
     other = {topic.partitions for name, topic in index.topics.items() if name != "metrics"} - {file.kafka.partitions}
     if other:
@@ -120,27 +119,29 @@ def load(loading: Loading, target: Target) -> None:
     specs = _specs(loading)
     control = specs.pop(f"{run_id}.control")
     part = home.with_name(f".{home.name}.unfinished")
+    _check_free(run_id, target.topics())
+    placing = False
+    asked_for = [control.name]  # from here on: the broker may make a topic although the call was interrupted
     try:
         target.make([control])  # the lock of the run id
-    except TopicExists as taken:
-        raise _taken(run_id, taken.names) from taken
-    made = [control.name]
-    try:
-        before = [name for name in target.topics() if name != control.name]
-        if before:
-            raise _taken(run_id, before)
-        made += specs
+        _check_free(run_id, [name for name in target.topics() if name != control.name])
+        asked_for += specs
         ids = target.make(specs.values())
         source = DumpSource(loading.folder, index)
         for name in index.topics:
             target.fill(f"{run_id}.{name}", source.records(name), same_offsets=name != "metrics")
-        with told(f"the folder {home} was not made"):
+        with told(f"the folder {home} was not made", home.parent):
             _make_folder(loading, part, ids)
+            placing = True
             part.rename(home)
     except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
+        if placing and home.is_dir() and not part.exists():
+            raise  # interrupted when the folder had its place: all is there
         foreign = error.names if isinstance(error, TopicExists) else ()
-        _take_back(target, [name for name in made if name not in foreign])
+        _take_back(target, [name for name in asked_for if name not in foreign])
+        shutil.rmtree(part, ignore_errors=True)
+        if control.name in foreign:
+            raise _taken(run_id, foreign) from error
         raise
 
 
@@ -154,16 +155,38 @@ def _specs(loading: Loading) -> dict[str, TopicSpec]:
     return specs
 
 
+def _check_overrides(overrides: Sequence[str]) -> None:
+    """A loaded run keeps the config that its batches were sealed under; only where it lies is said anew."""
+    keys = [override.partition("=")[0] for override in overrides if "=" in override]
+    why = "a loaded run keeps its config, the batches were sealed under it"
+    fixes = {"run.id": "give --run NEW_ID", "kafka": "give single keys: kafka.KEY=value"}
+    other = "leave it out; weir replay --set trains a loaded step with another one, run.fork_from starts a run with another one"
+    problems = [
+        Problem(key, None, why, fixes.get(key, other)) for key in keys if key != "run.dir" and not key.startswith("kafka.")
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _check_free(run_id: str, names: Sequence[str]) -> None:
+    if names:
+        raise _taken(run_id, names)
+
+
 def _taken(run_id: str, names: Sequence[str]) -> ConfigError:
     return ConfigError([Problem("run.id", run_id, f"the broker has {names[0]}", "give another one: --run NEW_ID")])
 
 
 def _take_back(target: Target, names: Sequence[str]) -> None:
-    """After a failure, which is what the person must hear of first."""
+    """After a failure, which is what the person must hear of first. Topics that are not there are no error."""
     try:
-        target.delete(names)
+        if names:
+            target.delete(names)
     except WeirError as error:
         log.error("topics that were made stay on the broker: %s: %s", ", ".join(names), error)
+    except BaseException:
+        log.error("interrupted again: topics that were made may stay on the broker: %s", ", ".join(names))
+        raise
 
 
 def _make_folder(loading: Loading, part: Path, ids: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ READ_BYTES = 256 * 1024
 # What torchrun adds below a worker's own error: true, long, and no cause.
 _AGENT = re.compile(r"torch[./]distributed[./]elastic|failed \(exitcode: |ChildFailedError")
 _ERROR = re.compile(r"\bERROR\b|\bCRITICAL\b|^[\w.]*(Error|Exception)\b|^[\w.]+(Error|Refused|Stopped|Exceeded|Dead): ")
+_LOGGED = re.compile(r"\d\d:\d\d|--- ")
 _TRACEBACK = "Traceback (most recent call last):"
 
 
@@ -42,16 +43,37 @@ def pick_error(lines: Sequence[str], count: int = LINES) -> list[str]:
     starts = [i for i, line in enumerate(own) if _TRACEBACK in line]
     if starts:
         return _traceback(own[starts[-1] :], count)
-    marked = [line for line in own if _ERROR.search(line)]
-    return marked[-count:] or own[-min(count, UNMARKED_LINES) :]
+    errors = _errors(own)
+    told: list[str] = []
+    for error in reversed(errors):
+        if told and len(told) + len(error) > count:
+            break
+        told = error + told
+    return _shortened(told, count) if told else own[-min(count, UNMARKED_LINES) :]
+
+
+def _errors(lines: Sequence[str]) -> list[list[str]]:
+    """Lines marked as errors, each with those of its message that follow."""
+    errors: list[list[str]] = []
+    inside = False
+    for line in lines:
+        if _ERROR.search(line):
+            errors.append([line])
+            inside = True
+        elif inside and not _LOGGED.match(line):
+            errors[-1].append(line)
+        else:
+            inside = False
+    return errors
 
 
 def _traceback(lines: Sequence[str], count: int) -> list[str]:
     """Up to the line that names the exception, and what follows as its message, shortened in the middle."""
     end = next((i for i, line in enumerate(lines) if i > 0 and not line.startswith((" ", "\t"))), len(lines) - 1)
     whole = list(lines[: min(len(lines), end + 1)])
-    message = [line for line in lines[end + 1 : end + 6] if not re.match(r"\d\d:\d\d:\d\d", line)]
-    whole += message
-    if len(whole) <= count:
-        return whole
-    return [whole[0], "  ...", *whole[-(count - 2) :]]
+    message = [line for line in lines[end + 1 : end + 6] if not _LOGGED.match(line)]
+    return _shortened([*whole, *message], count)
+
+
+def _shortened(lines: list[str], count: int) -> list[str]:
+    return lines if len(lines) <= count else [lines[0], "  ...", *lines[-(count - 2) :]]

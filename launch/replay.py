@@ -35,7 +35,7 @@ def replay(asked: Asked, job: Job, bootstrap: str | None, say: Say, complain: Sa
         report = Path(made) / "report.jsonl"
         report.touch()
         env = environment(Path(made), bootstrap)
-        words = command(asked, job.present.learner.nproc, report)
+        words = command(asked, job.present.learner.nproc, report, verified=job.index is not None)
         spec = ChildSpec("replay", words, env, Path(made) / "replay.log", GRACE_S, keep_open)
         child = Child(spec, Path.cwd())
         try:
@@ -75,12 +75,14 @@ def follow(report: Path, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
             time.sleep(POLL_S)
 
 
-def command(asked: Asked, nproc: int, report: Path) -> list[str]:
-    """A single process needs no torchrun, whose start takes seconds."""
+def command(asked: Asked, nproc: int, report: Path, *, verified: bool = False) -> list[str]:
+    """A single process needs no torchrun, whose start takes seconds. `verified`: the dump's files were hashed already."""
     several = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
     words = [sys.executable, *(several if nproc > 1 else []), "-m", "learner.replay", str(asked.folder)]
     for name, value in (("--step", asked.step), ("--to", asked.to), ("--group", asked.group), ("--report", report)):
         words += [name, str(value)] if value is not None else []
     for one in asked.sets:
         words += ["--set", one]
+    if verified:
+        words.append("--verified")
     return words

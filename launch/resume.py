@@ -9,6 +9,8 @@ from typing import Any
 from launch.check import Checked, check
 from launch.config import ALL_SECTIONS
 from launch.folders import RunFolder, find
+from learner.checkpoint import latest
+from learner.resume import check_end, damages
 from schemas import config_file
 from schemas.errors import ConfigError, Problem
 
@@ -37,8 +39,10 @@ def resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("runs")
         ConfigError: no such run, nothing to go on from, or an override that needs a new run.
     """
     folder = find(run, runs)
-    if not folder.checkpoints:
-        why = "it has no whole checkpoint"
+    root = folder.path / "checkpoints"
+    found = latest(root)
+    if found is None:
+        why = f"it has no whole checkpoint{damages(root)}"
         raise ConfigError([Problem("--resume", folder.run_id, why, "start it anew: launch/run_cluster.sh CONFIG")])
     before = config_file.read(folder.config)
     after = config_file.read(folder.config, overrides)
@@ -49,7 +53,9 @@ def resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("runs")
     ]
     if forbidden:
         raise ConfigError(forbidden)
-    return folder, check(after, resuming=True)
+    checked = check(after, resuming=True)
+    check_end(checked.file.grpo.max_num_steps, found[1].version)
+    return folder, checked
 
 
 def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

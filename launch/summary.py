@@ -19,16 +19,18 @@ REWARD = "train/reward"
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What `metrics.jsonl` holds: number of steps, first and last reward."""
+    """What `metrics.jsonl` holds: number of steps, the last one, first and last reward."""
 
     steps: int = 0
+    last_step: int = -1
     first_reward: float | None = None
     last_reward: float | None = None
 
 
 def trained(metrics: Path) -> Trained:
     """Read from the file, which is there when the topics are not; a last line that was cut off is left out."""
-    steps, rewards = set(), []
+    steps: set[int] = set()
+    rewards: list[float] = []
     try:
         lines = metrics.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -38,10 +40,10 @@ def trained(metrics: Path) -> Trained:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        steps.add(record.get("step"))
+        steps.add(int(record["step"]))
         if isinstance(record.get(REWARD), int | float):
             rewards.append(float(record[REWARD]))
-    return Trained(len(steps), rewards[0] if rewards else None, rewards[-1] if rewards else None)
+    return Trained(len(steps), max(steps, default=-1), rewards[0] if rewards else None, rewards[-1] if rewards else None)
 
 
 def summarize(
@@ -91,7 +93,7 @@ def _next(outcome: Outcome, came: Trained, folder: RunFolder, tensorboard: bool)
     topics, run = folder.run_id, name_of(folder)
     lines = ["next:"]
     if came.steps:
-        version = came.steps - 1
+        version = came.last_step
         lines.append(f"  {weir} show trajectories --version {version} --text --limit 3 --run {run}")
         console = shown(wrappers_folder() / "kafka-console-consumer.sh")
         lines.append(

@@ -309,14 +309,21 @@ def latest(root: Path, *, at_most: int | None = None) -> tuple[Path, Manifest] |
     return None
 
 
-def oldest(root: Path) -> Manifest | None:
-    """The manifest of the oldest whole checkpoint."""
+def whole(root: Path) -> list[tuple[Path, Manifest]]:
+    """All whole checkpoints, the oldest first."""
+    found = []
     for version in sorted(versions(root)):
+        folder = step_folder(root, version)
         try:
-            return read(step_folder(root, version))
+            found.append((folder, read(folder)))
         except WeirError:
             continue
-    return None
+    return found
+
+
+def oldest(root: Path) -> Manifest | None:
+    """The manifest of the oldest whole checkpoint."""
+    return next((manifest for _, manifest in whole(root)), None)
 
 
 def prune(root: Path, keep: int | None) -> list[int]:
@@ -328,20 +335,12 @@ def prune(root: Path, keep: int | None) -> list[int]:
         return []
     if keep < 1:
         raise ValueError(f"keep is {keep}, at least one checkpoint must stay")
-    whole = []
-    for version in sorted(versions(root)):
-        folder = step_folder(root, version)
-        try:
-            read(folder)
-        except WeirError:
-            continue
-        whole.append((version, folder))
-    gone = whole[:-keep]
-    for _, folder in gone:
+    gone = whole(root)[:-keep]
+    for folder, _ in gone:
         doomed = folder.with_name(f"{folder.name}.deleted.tmp")
         folder.rename(doomed)
         shutil.rmtree(doomed)
-    return [version for version, _ in gone]
+    return [manifest.version for _, manifest in gone]
 
 
 def versions(root: Path) -> list[int]:

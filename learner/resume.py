@@ -31,10 +31,21 @@ def find_checkpoint(run: LearnerRun) -> tuple[Path, Manifest]:
     root = run.folder / "checkpoints"
     found = checkpoint.latest(root)
     if found is None:
-        why = f"{root} has no whole checkpoint{_damages(root)}"
+        why = f"{root} has no whole checkpoint{damages(root)}"
         raise ConfigError([Problem("--resume", run.id, why, "start the run anew, under another run.id")])
     check_config(run, found[1])
+    check_end(run.grpo.max_num_steps, found[1].version)
     return found
+
+
+def check_end(max_num_steps: int | None, version: int) -> None:
+    """
+    Raises:
+        ConfigError: more versions are trained than the run is to have.
+    """
+    if max_num_steps is not None and max_num_steps < version:
+        why = f"the newest checkpoint is of version {version}"
+        raise ConfigError([Problem("grpo.max_num_steps", max_num_steps, why, f"give {version} or more")])
 
 
 def check_config(run: LearnerRun, manifest: Manifest) -> None:
@@ -68,11 +79,12 @@ def differences(before: Determinism, now: Determinism) -> list[str]:
     return [f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
 
 
-def _damages(root: Path) -> str:
-    damages = []
+def damages(root: Path) -> str:
+    """What is wrong with the checkpoints that are there, as `: ...`."""
+    found = []
     for version in sorted(checkpoint.versions(root)):
         try:
             checkpoint.read(checkpoint.step_folder(root, version))
         except WeirError as damage:
-            damages.append(str(damage))
-    return f": {'; '.join(damages)}" if damages else ""
+            found.append(str(damage))
+    return f": {'; '.join(found)}" if found else ""

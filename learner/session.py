@@ -20,7 +20,7 @@ from learner.ranks import Ranks
 from learner.resume import differences
 from learner.run import LearnerRun
 from learner.worker import Worker
-from schemas.errors import WeirError
+from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
 
@@ -32,17 +32,14 @@ def serve(run: LearnerRun, dispatcher: DispatcherClient | None, checkpoint: Path
     manifest, if it is the run's own.
 
     Raises:
-        WeirError: the checkpoint cannot be loaded, or its state is not the one that was saved.
+        ConfigError: the checkpoint cannot be loaded, or its state is not the one that was saved.
+        WeirError
     """
     join_ranks(run)
     ranks = Ranks(max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s))
     policy = make_policy(run)
     if checkpoint is not None:
-        policy.load(checkpoint)
-        if resumed is not None:
-            check_state(checkpoint, resumed, run, policy.state_digest())
-        else:
-            check_forked(checkpoint, run.learner, determinism(run.learner), policy.state_digest())
+        load(policy, checkpoint, run, resumed)
     ranks.barrier()
     ranks = Ranks(run.learner.rank_timeout_s)
     worker = Worker(run, policy, ranks)
@@ -54,6 +51,24 @@ def serve(run: LearnerRun, dispatcher: DispatcherClient | None, checkpoint: Path
     return worker.obey()
 
 
+def load(policy: Policy, folder: Path, run: LearnerRun, resumed: Manifest | None) -> None:
+    """
+    Raises:
+        ConfigError: it cannot be loaded, or its state is not the one that was saved; to try it again would not help.
+    """
+    try:
+        policy.load(folder)
+        if resumed is not None:
+            check_state(folder, resumed, run, policy.state_digest())
+        else:
+            check_forked(folder, run.learner, determinism(run.learner), policy.state_digest())
+    except ConfigError:
+        raise
+    except WeirError as damage:
+        fix = "move the folder away to go on from the one before it" if resumed is not None else "fork from another step"
+        raise ConfigError([Problem("checkpoint", str(folder), str(damage), fix)]) from damage
+
+
 def check_state(folder: Path, manifest: Manifest, run: LearnerRun, digest: str) -> None:
     """Whether what was loaded is what was saved, bit for bit.
 
@@ -61,10 +76,7 @@ def check_state(folder: Path, manifest: Manifest, run: LearnerRun, digest: str) 
         WeirError: it is not.
     """
     if digest != manifest.state_digest:
-        raise WeirError(
-            f"the checkpoint {folder} holds state {digest[:16]}, its manifest says {manifest.state_digest[:16]}: its files were "
-            "changed; move the folder away to go on from the one before it"
-        )
+        raise WeirError(f"its files were changed: it holds state {digest[:16]}, its manifest says {manifest.state_digest[:16]}")
     for difference in differences(manifest.determinism, determinism(run.learner)):
         log.warning("not as when the checkpoint was made: %s; steps may come out with other last bits", difference)
 

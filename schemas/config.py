@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+from schemas.identity import LATEST
 
 # Every top-level section of a run's file, whoever reads it. A section missing here is an unknown key.
 SECTIONS = (
@@ -79,12 +81,19 @@ class RunConfig(Section):
     name: str = Field("weir", pattern=r"^[a-z0-9-]{1,48}$")
     """What a person calls the run; `launch/run_cluster.sh` mints `id` from it."""
     id: str | None = Field(None, pattern=r"^[a-z0-9-]{1,64}$")
-    """Prefix of all topics of the run. Required when a process is started by hand."""
+    """Prefix of all topics of the run; not `latest`, the link to the newest one. Required when a process is started by hand."""
     dir: str = "runs"
     """Folder under which `<id>/` holds config, logs, metrics and checkpoints."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the draws of prompts and of the learner's random generators."""
     fork_from: ForkConfig = Field(default_factory=ForkConfig)
+
+    @field_validator("id")
+    @classmethod
+    def _not_the_link(cls, run_id: str | None) -> str | None:
+        if run_id == LATEST:
+            raise ValueError(f"{LATEST} is the link to the newest run's folder, no run's own name")
+        return run_id
 
 
 class ModelConfig(Section):

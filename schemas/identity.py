@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from schemas.errors import RecordRefused
 
+LATEST = "latest"
+"""Names the newest run: `runs/latest` is a link to its folder. No run has this id."""
+
 _KEY = re.compile(r"v(\d{8})/s(\d{4,9})/d(\d{1,9})/a(\d{1,9})", re.ASCII)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -196,6 +196,10 @@ def export(
     typer.echo(f"{copy_export(chosen.folder, step, out)} -> {out}")
 
 
+WRONG_USAGE: type[Any] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "show"))
+"""What the command line's parser raises: typer gives it no name of its own. `show()` prints it, `exit_code` is 2."""
+
+
 def _terminated(number: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
@@ -204,13 +208,18 @@ def main() -> int:
     """Exit code 0 done, 1 failed, 2 wrong input, 130 interrupted; an expected failure is printed without a traceback."""
     logs.configure("WARNING")
     signal.signal(signal.SIGTERM, _terminated)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, _terminated)
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="weir", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except typer.Exit as exit_:
         return exit_.exit_code
     except (typer.Abort, KeyboardInterrupt):
         return 130
+    except WRONG_USAGE as error:
+        error.show()
+        return int(error.exit_code)
     except ConfigError as error:
         note("\n".join(f"error: {problem}" for problem in error.problems))
         return 2

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from launch import config as run_config
 from launch.cli.session import Chosen, RunOption, choose, note
 from schemas.errors import ConfigError, Problem
 
@@ -38,7 +39,7 @@ def replay(
     """
     from launch.broker import use_broker
     from launch.replay import replay as carry_out
-    from learner.replay.dump import read_index
+    from learner.replay.dump import CONFIG, read_index
     from learner.replay.plan import Asked, make_job
 
     if run is not None and from_ is not None:
@@ -48,6 +49,7 @@ def replay(
     folder = from_ if from_ is not None else _folder(choose(run))
     asked = Asked(folder, step, to, group, sets or [])
     job = make_job(asked)  # wrong input is told before anything is started
+    run_config.read(folder / CONFIG, asked.sets)  # also in sections that the learner does not read
     if job.index is not None:
         code = carry_out(asked, job, None, typer.echo, note)
     else:
@@ -74,7 +76,7 @@ def dump(
     chosen = choose(run)
     _folder(chosen)
     assert chosen.folder is not None and chosen.file is not None
-    dumping = plan_dump(chosen.folder, chosen.file, wanted, out)
+    dumping = plan_dump(chosen.folder, chosen.file, wanted, steps, out)
     with use_broker(chosen.file.kafka, note) as broker, closing(dumping.open_log(broker.bootstrap)) as log:
         index = make_dump(dumping, log)
     size = sum(found.bytes for found in index.files.values()) / (1 << 20)

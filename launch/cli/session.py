@@ -22,6 +22,7 @@ from launch.folders import RunFolder, find
 from launch.watch import Watch
 from schemas.config import DispatchConfig, KafkaConfig
 from schemas.errors import ConfigError, DeadlineExceeded, Problem
+from schemas.identity import LATEST
 
 RunOption = Annotated[str | None, typer.Option("--run", help="Run id or folder; the latest by default.", show_default=False)]
 LOOK_BACK_S = 30.0  # producers that were silent for longer are not there
@@ -63,7 +64,7 @@ def choose(run: str | None, topics: Sequence[str] = ()) -> Chosen:
     try:
         folder = find(named)
     except ConfigError:
-        if named is None or not RUN_ID.fullmatch(named):
+        if named is None or named == LATEST or not RUN_ID.fullmatch(named):
             raise
         return Chosen(named, None, None)
     file = run_config.read(folder.config)

@@ -26,6 +26,7 @@ from learner.dispatcher.outcomes import manifest_facts
 from learner.dispatcher.survey import Survey
 from learner.run import LearnerRun
 from schemas.control import State
+from schemas.errors import ConfigError, Problem
 from schemas.metrics import StepMetrics
 
 log = logging.getLogger(__name__)
@@ -33,19 +34,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What was found. `control`: read to its end, None if it is gone."""
+    """What was found. `control`: read to its end, None if it is gone. `lost_from`: the lowest version whose batch is lost."""
 
     folder: Path
     manifest: Manifest
     control: ControlLog | None
     losses: Sequence[Loss]
-
-    @property
-    def lost_from(self) -> int | None:
-        """The lowest version whose batch is lost; with the control topic, everything after the checkpoint is."""
-        if self.losses and (self.control is None or self.control.uuid is None):
-            return self.manifest.version
-        return first_lost(self.losses)
+    lost_from: int | None
 
 
 def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *, accept_loss: bool) -> Resumption:
@@ -54,13 +49,17 @@ def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *
 
     Raises:
         LostData: some of it is lost, and that is not accepted.
+        ConfigError: the checkpoint is another run's.
         WeirError: the checkpoint is damaged; BrokerError, DeadlineExceeded.
     """
     manifest = checkpoint.read(folder)
     topics = Topics(run.id)
     control = _open_control(run, bootstrap, client, topics)
     if control is not None and control.uuid not in (None, manifest.run):
-        return Resumption(folder, manifest, control, ())  # another run's: the claim is refused
+        control.close()
+        why = f"it is of another run, uuid {manifest.run}; {run.id} at {bootstrap} has uuid {control.uuid}"
+        fix = "move the folder away, or name the broker that has its run (kafka.bootstrap_servers)"
+        raise ConfigError([Problem("checkpoint", str(folder), why, fix)])
     state = control.state if control is not None else None
     survey = Survey(run, bootstrap, client, manifest, state)
     try:
@@ -68,13 +67,15 @@ def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *
     finally:
         survey.close()
     if control is not None and control.uuid is None:
-        losses.insert(0, Loss(f"topic {topics.control} holds no record of the run"))
-    found = Resumption(folder, manifest, control, losses)
+        fork = "of a run that was loaded from a dump only replays and forks (run.fork_from) can be made"
+        losses.insert(0, Loss(f"topic {topics.control} holds no record of the run; {fork}"))
+    # With the control topic everything after the checkpoint is lost. Asked now: the claim will be a record of the run.
+    lost_from = manifest.version if losses and (control is None or control.uuid is None) else first_lost(losses)
     if losses and not accept_loss:
         if control is not None:
             control.close()
-        raise report(run.id, losses, found.lost_from, bootstrap)
-    return found
+        raise report(run.id, losses, lost_from, bootstrap)
+    return Resumption(folder, manifest, control, losses, lost_from)
 
 
 def settle(found: Resumption, run: LearnerRun, client: AdminClient, claimed: Claimed) -> Claimed:

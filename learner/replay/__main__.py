@@ -17,13 +17,13 @@ from pathlib import Path
 from broker_config import locate, logs
 from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
-from learner.replay import dump
 from learner.replay.ahead import ReadAhead
 from learner.replay.dump import DumpSource
 from learner.replay.log import LogSource
 from learner.replay.plan import Asked, Job, make_job
 from learner.replay.report import DIFFERS, WRONG_INPUT, Report
 from learner.replay.sealed import Source, check_trained
+from learner.replay.tokens import record_of
 from schemas.errors import ConfigError, WeirError
 from schemas.metrics import StepMetrics
 
@@ -37,11 +37,13 @@ def main() -> int:
     parser.add_argument("--to", type=int, help="last version to train again")
     parser.add_argument("--group", help="show one group token by token instead, such as v00000012/s0031")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="key=value", help="change the config")
+    parser.add_argument("--verified", action="store_true", help="the files of the dump were hashed already")
     parser.add_argument("--report", type=Path, help="write what is told into this file, as JSON lines")
     given = parser.parse_args()
     logs.configure("WARNING")
     die_with_parent()
-    asked = Asked(given.folder, given.step, given.to, given.group, given.sets)
+    # Rank 0 hashes the files of a dump, and the others load nothing before it has joined them.
+    asked = Asked(given.folder, given.step, given.to, given.group, given.sets, given.verified or _rank() != 0)
     report = Report(given.report if _rank() == 0 else None)
     try:
         code = replay(asked, report)
@@ -65,8 +67,10 @@ def replay(asked: Asked, report: Report) -> int:
     outcomes: Mapping[int, StepMetrics] = {}
     if source is not None:
         outcomes = source.outcomes()
-        if job.group is None:
-            check_trained(range(job.first, job.last + 1), outcomes, "--step", f"{job.first} to {job.last}", source.where)
+        for option, value, steps in asked.steps:
+            check_trained(steps, outcomes, option, value, source.where)
+        if job.group is not None:
+            record_of(source.batch(job.group.version), job.group)  # what cannot be shown is told before anything is trained
         source.batch(job.manifest.version)  # a damaged record is told before torch is imported
         for line in head(job, source):
             report.line(line)
@@ -79,9 +83,9 @@ def replay(asked: Asked, report: Report) -> int:
 
 
 def open_source(job: Job) -> Source:
-    """The dump, checked, or the run's broker."""
+    """The dump, or the run's broker."""
     if job.index is not None:
-        return DumpSource(job.folder, dump.verify(job.folder))
+        return DumpSource(job.folder, job.index)
     kafka = job.run.kafka
     bootstrap = locate.bootstrap_servers(kafka, Deadline(kafka.timeout_s), start_local=False)
     return LogSource(kafka, bootstrap, job.run.id, job.manifest.run, job.run.grpo.num_prompts_per_step, job.topic_ids)

@@ -12,6 +12,7 @@ from learner import checkpoint
 from learner import run as learner_run
 from learner.checkpoint import Determinism, Manifest
 from learner.replay import dump
+from learner.replay.changes import check_changes
 from learner.replay.dump import CHECKPOINTS, CONFIG, Index
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, Problem, WeirError
@@ -43,13 +44,24 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a person asked for. `folder`: of the run, or of a dump."""
+    """What a person asked for. `folder`: of the run, or of a dump; `verified`: the dump's files were hashed already."""
 
     folder: Path
     step: int | None = None
     to: int | None = None
     group: str | None = None
     sets: Sequence[str] = ()
+    verified: bool = False
+
+    @property
+    def steps(self) -> list[tuple[str, object, Sequence[int]]]:
+        """(option, value as it was given, the versions that it asks for)."""
+        if self.group is not None:
+            return [("--group", self.group, [GroupKey.parse(self.group).version])]
+        if self.step is None:
+            return []
+        given: list[tuple[str, object, Sequence[int]]] = [("--step", self.step, [self.step])]
+        return given if self.to is None else [*given, ("--to", self.to, range(self.step, self.to + 1))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +99,13 @@ def make_job(asked: Asked) -> Job:
     """
     group = GroupKey.parse(asked.group) if asked.group is not None else None
     first, last = _steps(asked, group)
-    index = dump.read_index(asked.folder) if dump.is_dump(asked.folder) else None
-    if index is not None and not index.checkpoint <= first <= last <= index.last:
-        why = f"the dump holds versions {index.checkpoint} to {index.last}"
-        raise ConfigError([Problem("--step", f"{first} to {last}", why, "give steps among them, or dump the run again")])
+    check_changes(asked.sets)
+    index = _index(asked) if dump.is_dump(asked.folder) else None
     folder, manifest, damaged = nearest(asked.folder / CHECKPOINTS, first)
     run, changed, idle = _configs(asked, index)
+    if group is not None and group.slot >= run.grpo.num_prompts_per_step:
+        why = f"slots are 0 to {run.grpo.num_prompts_per_step - 1}"
+        raise ConfigError([Problem("--group", group.text, why, "give one of them")])
     if changed is not None and group is not None:
         why = "a group is looked at as it was trained"
         raise ConfigError([Problem("--set", ", ".join(asked.sets), why, "leave --set or --group out")])
@@ -118,6 +131,16 @@ def make_job(asked: Asked) -> Job:
             *(f"{one} changes nothing that a step depends on" for one in idle),
         ],
     )
+
+
+def _index(asked: Asked) -> Index:
+    """The index of the dump, whose files are as they were written, and which holds the steps."""
+    index = dump.read_index(asked.folder)
+    for option, value, steps in asked.steps:
+        if not all(index.checkpoint <= step <= index.last for step in steps):
+            why = f"the dump holds versions {index.checkpoint} to {index.last}"
+            raise ConfigError([Problem(option, value, why, "give steps among them, or dump the run again")])
+    return index if asked.verified else dump.verify(asked.folder)
 
 
 def _steps(asked: Asked, group: GroupKey | None) -> tuple[int, int]:

@@ -88,16 +88,16 @@ def _body(topic: str, seal: Seal, slot: int, bodies: Mapping[tuple[int, int], by
     return value
 
 
-def check_trained(steps: Iterable[int], outcomes: Mapping[int, StepMetrics], key: str, value: str, where: str) -> None:
+def check_trained(steps: Iterable[int], outcomes: Mapping[int, StepMetrics], key: str, value: object, where: str) -> None:
     """Every one of `steps` must have been recorded as trained. `key` and `value`: what a person asked for.
 
     Raises:
         ConfigError
     """
-    missing = [step for step in steps if step not in outcomes]
-    if missing:
+    missing = next((step for step in steps if step not in outcomes), None)
+    if missing is not None:
         have = f"recorded are {min(outcomes)} to {max(outcomes)}" if outcomes else "none is recorded"
-        why = f"{where} have no record of step {missing[0]}: {have}"
+        why = f"{where} have no record of step {missing}: {have}"
         raise ConfigError([Problem(key, value, why, "give steps that the run has trained")])
 
 

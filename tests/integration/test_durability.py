@@ -14,7 +14,7 @@ import pytest
 from broker_config import admin
 from broker_config.clients import make_admin
 from broker_config.deadline import Deadline
-from broker_config.topics import Topics, version_spec
+from broker_config.topics import Topics, specs_for_run, version_spec
 from learner import checkpoint
 from learner import run as learner_run
 from schemas.config import KafkaConfig
@@ -131,6 +131,30 @@ def learner(run: FinishedRun, *words: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+def test_a_checkpoint_whose_bytes_were_changed_is_named_and_not_tried_again(trained: FinishedRun) -> None:
+    folder = checkpoint.step_folder(trained.folder / "checkpoints", 4)
+    (file, *_) = sorted(folder.rglob("*.distcp"), key=lambda path: path.stat().st_size, reverse=True)
+    whole = file.read_bytes()
+    middle = len(whole) // 2
+    file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    code, told = learner(trained)
+    file.write_bytes(whole)
+    assert code == 2  # the supervisor starts nothing again after wrong input
+    assert f"checkpoint='{folder}': " in told and "move the folder away to go on from the one before it" in told
+
+
+def test_a_checkpoint_of_another_run_is_named(trained: FinishedRun) -> None:
+    manifest = checkpoint.step_folder(trained.folder / "checkpoints", 4) / "manifest.json"
+    own = manifest.read_text()
+    manifest.write_text(json.dumps(json.loads(own) | {"run": "another"}))
+    code, told = learner(trained)
+    manifest.write_text(own)
+    assert code == 2
+    assert (
+        f"checkpoint='{manifest.parent}': it is of another run, uuid another; {trained.run_id} at {trained.bootstrap} has" in told
+    )
+
+
 def test_lost_topics_are_named_and_nothing_is_changed_until_the_loss_is_accepted(trained: FinishedRun) -> None:
     client, topics = make_admin(KAFKA, trained.bootstrap, "tests"), Topics(trained.run_id)
     forget_checkpoints(trained.folder, above=1)
@@ -173,6 +197,29 @@ def test_lost_topics_are_named_and_nothing_is_changed_until_the_loss_is_accepted
         assert all(groups[entry.offset].oldest_version >= version - 1 for entry in seal.slots.values())
 
 
+def test_a_run_whose_control_topic_is_empty_trains_what_came_after_its_checkpoint_anew(trained: FinishedRun) -> None:
+    client, topics = make_admin(KAFKA, trained.bootstrap, "tests"), Topics(trained.run_id)
+    forget_checkpoints(trained.folder, above=4)
+    before, _ = trained.version_topic(4)
+    admin.delete_topics(client, [topics.control], Deadline(30))
+    admin.create_topics(client, [specs_for_run(trained.run_id, KAFKA)["control"]], Deadline(30))
+    code, told = learner(trained)
+    assert code == 1
+    assert f"topic {topics.control} holds no record of the run; of a run that was loaded from a dump only" in told
+    command = [sys.executable, "-m", "launch", "--resume", str(trained.folder), "--accept-loss", "grpo.max_num_steps=5"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, env=environment(trained.bootstrap), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    run = wait_for(process, trained.bootstrap, trained.run_id, trained.folder.parent)
+    assert run.code == 0 and "started again" not in run.output, run.output
+    assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3, 4]
+    assert (trained.folder / "metrics.jsonl.lost.2").exists()
+    after, _ = run.version_topic(4)
+    assert {group.run for group in after.values()} == {group.run for group in before.values()}
+    assert {group.incarnation for group in after.values()} != {group.incarnation for group in before.values()}
+
+
+@pytest.mark.nightly
 def test_a_run_whose_whole_broker_is_lost_goes_on_from_its_checkpoint(trained: FinishedRun) -> None:
     client = make_admin(KAFKA, trained.bootstrap, "tests")
     forget_checkpoints(trained.folder, above=4)

@@ -202,3 +202,9 @@ def test_a_digest_is_of_the_contents_and_not_of_their_order() -> None:
     assert digest({"a": 1, "b": [1, 2]}) == digest({"b": [1, 2], "a": 1})
     assert digest({"a": 1}) != digest({"a": 2})
     assert len(digest({})) == 16
+
+
+def test_no_run_is_called_like_the_link_to_the_newest() -> None:
+    found = problems({"run": {"id": "latest"}})["run.id"]
+    assert found.why == "latest is the link to the newest run's folder, no run's own name"
+    assert problems({"run": {"id": "latest-1"}}) == {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -44,9 +44,9 @@ def make_dump(folder: Path, **changes: object) -> Path:
 
 
 class Broker:
-    """Topics in memory. `fails`: what goes wrong, by the name of the call."""
+    """Topics in memory. `fails`: what goes wrong, by the name of the call; a `make` fails when all is made."""
 
-    def __init__(self, *existing: str, fails: dict[str, Exception] | None = None) -> None:
+    def __init__(self, *existing: str, fails: Mapping[str, BaseException] | None = None) -> None:
         self.there = set(existing)
         self.filled: list[str] = []
         self._fails = fails or {}
@@ -60,6 +60,7 @@ class Broker:
         self.there.update(names)
         if existing:
             raise TopicExists(existing)
+        self._fail("make versions" if f"new.{VERSION}" in names else "make control")
         return {name: f"id-{name}" for name in names}
 
     def fill(self, topic: str, records: Iterable[StoredRecord], *, same_offsets: bool) -> None:
@@ -122,7 +123,8 @@ def test_a_topic_that_somebody_makes_meanwhile_is_his(loading: Loading) -> None:
     class Raced(Broker):
         def topics(self) -> list[str]:
             found = super().topics()
-            self.there.add("new.metrics")
+            if found:
+                self.there.add("new.metrics")
             return found
 
     broker = Raced()
@@ -139,6 +141,53 @@ def test_what_was_made_is_taken_back_when_it_cannot_be_filled(tmp_path: Path, lo
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize("call", ["make control", "make versions", "fill"])
+def test_whatever_is_interrupted_nothing_that_was_made_stays(tmp_path: Path, loading: Loading, call: str) -> None:
+    broker = Broker("other.control", fails={call: KeyboardInterrupt()})
+    with pytest.raises(KeyboardInterrupt):
+        load(loading, broker)
+    assert broker.there == {"other.control"}
+    assert not (tmp_path / "runs").exists()
+
+
+def test_an_interrupt_after_the_last_move_takes_nothing_back(
+    tmp_path: Path, loading: Loading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def cut(part: Path, home: Path) -> None:
+        rename(part, home)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "rename", cut)
+    broker = Broker()
+    with pytest.raises(KeyboardInterrupt):
+        load(loading, broker)
+    assert f"new.{VERSION}" in broker.there and (tmp_path / "runs" / "new" / "config.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("grpo.num_prompts_per_step=8", "grpo.num_prompts_per_step"),
+        ("grpo={num_prompts_per_step: 8}", "grpo"),
+        ("model.path=elsewhere", "model.path"),
+        ("run.id=other", "run.id"),
+        ("run.seed=1", "run.seed"),
+        ("kafka={partitions: 1}", "kafka"),
+    ],
+)
+def test_a_loaded_run_keeps_its_config(tmp_path: Path, override: str, key: str) -> None:
+    with pytest.raises(ConfigError, match="a loaded run keeps its config") as caught:
+        plan_load(make_dump(tmp_path / "dump"), "new", [f"run.dir={tmp_path / 'runs'}", "kafka.timeout_s=7", override])
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_a_dump_is_not_loaded_as_the_latest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"run\.id='latest': latest is the link to the newest"):
+        plan_load(make_dump(tmp_path / "dump"), "latest", [])
+
+
 def test_the_first_failure_is_told_also_when_nothing_can_be_taken_back(
     loading: Loading, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,6 +200,6 @@ def test_the_first_failure_is_told_also_when_nothing_can_be_taken_back(
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path, loading: Loading) -> None:
     (tmp_path / "runs").write_text("a file")
     broker = Broker()
-    with pytest.raises(WeirError, match=r"the folder .*runs/new was not made: "):
+    with pytest.raises(WeirError, match=r"the folder .*runs/new was not made: .* MiB free"):
         load(loading, broker)
     assert broker.there == set()

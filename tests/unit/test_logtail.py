@@ -38,6 +38,16 @@ def test_without_a_traceback_lines_marked_as_errors_are_the_cause() -> None:
     assert pick_error(log.splitlines()) == ["12:01 ERROR   learner: config: grpo.x: unknown key"]
 
 
+def test_a_message_of_several_lines_is_told_whole() -> None:
+    lost = ["12:01:00.1 ERROR learner: LostData: data of run r is lost:", "  topic r.control is gone", "go on by --accept-loss"]
+    log = ["12:00:00.1 ERROR learner: an older one", "with a second line", "12:00:30.0 INFO x: fine", "of no error", *lost]
+    assert pick_error([*log, "12:02:00.0 INFO x: bye"]) == [*log[:2], *lost]
+    assert pick_error([*log, "12:02:00.0 INFO x: bye"], 4) == lost
+    assert pick_error([lost[0], *(f"  topic {n} is gone" for n in range(50)), lost[-1]], 4) == [
+        lost[0], "  ...", "  topic 49 is gone", lost[-1],
+    ]  # fmt: skip
+
+
 def test_without_either_the_end_of_the_log_is_shown() -> None:
     assert pick_error([f"line {n}" for n in range(50)], 3) == ["line 47", "line 48", "line 49"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from launch.config import read
 from launch.dump import make_dump, plan_dump
 from launch.folders import RunFolder
 from learner.replay import dump
+from schemas import disk
 from schemas import group as groups
 from schemas import seal as seals
 from schemas.disk import explain
@@ -69,8 +71,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return RunFolder(folder)
 
 
-def dumped(run: RunFolder, out: Path, log: Log, steps: range = range(4, 5)) -> dump.Index:
-    return make_dump(plan_dump(run, read(run.config), steps, out), log)
+def dumped(run: RunFolder, out: Path, log: Log, steps: range = range(4, 5), asked: str = "4") -> dump.Index:
+    return make_dump(plan_dump(run, read(run.config), steps, asked, out), log)
 
 
 def test_a_dump_is_whole_and_as_it_was_written(tmp_path: Path, run: RunFolder) -> None:
@@ -101,9 +103,24 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path, run: 
         dumped(run, tmp_path / "file" / "out", Log())
 
 
+def test_a_full_disk_says_how_much_room_there_was(tmp_path: Path, run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    def room(folder: Path) -> str:
+        assert list(folder.glob(".out.unfinished"))  # afterwards there is more
+        return f"{folder} has 0 of 9 MiB free"
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(disk, "room", room)
+    with pytest.raises(WeirError, match=r"out was not written: .*No space left on device.*; .* has 0 of 9 MiB free"):
+        dumped(run, tmp_path / "out", Log())
+    assert nothing_left(tmp_path)
+
+
 def test_steps_that_were_not_trained_are_wrong_input(tmp_path: Path, run: RunFolder) -> None:
-    with pytest.raises(ConfigError, match="have no record of step 5: recorded are 4 to 4"):
-        dumped(run, tmp_path / "out", Log(), range(4, 6))
+    with pytest.raises(ConfigError, match=r"--steps='5\.\.6': the topics have no record of step 5: recorded are 4 to 4"):
+        dumped(run, tmp_path / "out", Log(), range(5, 7), "5..6")  # 4 is on the way
     assert nothing_left(tmp_path)
 
 

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from broker_config.stored import StoredRecord
+from launch.config import key_set
 from launch.replay import follow as follow_report
+from learner.replay.changes import FREE_KEYS, FREE_SECTIONS, check_changes
 from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, different_facts, reasons_for_tolerance
 from learner.replay.plan import Asked, GroupKey, make_job, places_in
 from learner.replay.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
@@ -261,13 +263,40 @@ def test_a_step_below_all_checkpoints_names_the_lowest(folder: Path) -> None:
 
 
 def test_changes_that_a_step_depends_on_make_a_counterfactual_and_others_do_not(folder: Path) -> None:
-    job = make_job(Asked(folder, 4, sets=["loss_fn.ratio_clip_max=0.28", "producer.count=7", "model.path=elsewhere"]))
+    job = make_job(Asked(folder, 4, sets=["loss_fn.ratio_clip_max=0.28", "logger.wandb=true"]))
     assert job.changed is not None and job.changed.loss_fn.ratio_clip_max == 0.28
     assert job.run.loss_fn.ratio_clip_max == 0.2
-    assert job.run.model.path == job.changed.model.path == "elsewhere"
+    assert job.run.logger.wandb and job.changed.logger.wandb
+    assert list(job.notes) == ["logger.wandb=true changes nothing that a step depends on"]
     assert job.present is job.changed
     assert make_job(Asked(folder, 5, sets=["loss_fn.ratio_clip_max=0.28"])).present.loss_fn.ratio_clip_max == 0.2
-    assert make_job(Asked(folder, 4, sets=["producer.count=7"])).changed is None
+    assert make_job(Asked(folder, 4, sets=["grpo.val_period=7"])).changed is None
+
+
+SEALED = (
+    *("grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=2", "grpo.use_dynamic_sampling=true", "grpo={}"),
+    *("run.seed=1", "run.id=x", "run={id: x}", "model.dtype=bfloat16", "model.build=null"),
+    *("data.train=x", "producer.count=7", "generation.temperature=2", "environment.name=x", "dispatch.max_draws=1"),
+)
+
+
+@pytest.mark.parametrize("change", SEALED)
+def test_a_key_under_which_the_batch_would_be_another_is_refused(folder: Path, change: str) -> None:
+    with pytest.raises(ConfigError, match="the batch is the sealed one") as caught:
+        make_job(Asked(folder, 4, sets=["loss_fn.ratio_clip_max=0.28", change]))
+    assert [problem.key for problem in caught.value.problems] == [change.partition("=")[0]]
+
+
+def test_every_key_is_free_or_of_the_sealed_batch() -> None:
+    def free(key: str) -> bool:
+        try:
+            check_changes([f"{key}=1"])
+        except ConfigError:
+            return False
+        return True
+
+    keys = [key for key in key_set() if free(key) and key.partition(".")[0] not in FREE_SECTIONS]
+    assert keys == sorted(FREE_KEYS)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +306,7 @@ def test_changes_that_a_step_depends_on_make_a_counterfactual_and_others_do_not(
         ({"step": 6, "to": 5}, "--to"),
         ({"group": "v12"}, "--group"),
         ({"group": "v00000004/s0001", "step": 5}, "--step"),
+        ({"group": "v00000004/s0016"}, "--group"),
         ({"group": "v00000004/s0001", "sets": ["loss_fn.ratio_clip_max=0.3"]}, "--set"),
         ({"step": 5, "sets": ["learner.nproc=2"]}, "--set"),
         ({"step": 5, "sets": ["loss_fn.ratio_clip_maxx=0.3"]}, "loss_fn.ratio_clip_maxx"),
@@ -287,6 +317,19 @@ def test_wrong_input_names_what_is_wrong(folder: Path, asked: dict[str, Any], ke
     with pytest.raises(ConfigError) as caught:
         make_job(Asked(folder, **asked))
     assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_what_was_typed_is_what_is_told() -> None:
+    trained = dict.fromkeys(range(13), outcome(0))
+    for asked, words in (
+        (Asked(Path(), 20), "--step=20: T have no record of step 20: recorded are 0 to 12"),
+        (Asked(Path(), 12, 20), "--to=20: T have no record of step 13: recorded are 0 to 12"),
+        (Asked(Path(), group="v00000022/s0000"), "--group='v00000022/s0000': T have no record of step 22: recorded are 0 to 12"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            for option, value, steps in asked.steps:
+                check_trained(steps, trained, option, value, "T")
+        assert str(caught.value) == f"{words}; give steps that the run has trained"
 
 
 def test_another_layout_is_fine_from_a_checkpoint_on(folder: Path) -> None:

@@ -56,6 +56,14 @@ def test_the_newest_whole_checkpoint_is_gone_on_from(before: LearnerRun) -> None
     assert (folder.name, found.version) == ("step_00000002", 2)
 
 
+def test_a_run_that_has_trained_more_than_it_is_to_have_does_not_go_on(before: LearnerRun, tmp_path: Path) -> None:
+    save(before, before.grpo.max_num_steps or 0)
+    find_checkpoint(before)
+    fewer = load(tmp_path, f"grpo.max_num_steps={(before.grpo.max_num_steps or 0) - 1}")
+    with pytest.raises(ConfigError, match=r"grpo\.max_num_steps=.*: the newest checkpoint is of version"):
+        find_checkpoint(fewer)
+
+
 def test_without_a_whole_checkpoint_all_damages_are_named(before: LearnerRun) -> None:
     with pytest.raises(ConfigError, match=r"--resume='r': .*checkpoints has no whole checkpoint; start the run anew"):
         find_checkpoint(before)

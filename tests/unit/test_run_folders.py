@@ -14,7 +14,10 @@ from launch.outcome import FAILED, FINISHED, Outcome
 from launch.resume import changeable, resumed
 from launch.summary import summarize, trained
 from launch.view import RunView
+from learner.checkpoint import Manifest, Offsets
 from schemas.errors import ConfigError, WeirError
+from tests.fakes import saved
+from tests.fakes.facts import FACTS
 from tests.fakes.runs import raw_config
 
 
@@ -23,10 +26,11 @@ def run_file(runs: Path, run_id: str = "tiny-1") -> RunFile:
 
 
 def checkpoint(folder: RunFolder, step: int) -> Path:
-    path = folder.path / "checkpoints" / f"step_{step:08d}"
-    path.mkdir(parents=True)
-    (path / "manifest.json").write_text("{}")
-    return path
+    manifest = Manifest(
+        run="u", version=step, incarnation=0, topic_ids={}, next_offsets=Offsets(control=0, status=0), state_digest="s",
+        weights_digest="w", config_digest="c", determinism=FACTS,
+    )  # fmt: skip
+    return saved.save(folder.path / "checkpoints", manifest, lambda _: None)
 
 
 def exported(folder: RunFolder, step: int) -> Path:
@@ -87,6 +91,20 @@ def test_what_training_depends_on_cannot_change_in_a_run(tmp_path: Path, overrid
         resumed(None, [override], tmp_path)
 
 
+def test_a_run_does_not_go_on_to_fewer_steps_than_it_has_trained(tmp_path: Path) -> None:
+    checkpoint(make(run_file(tmp_path)), 10)
+    with pytest.raises(ConfigError, match=r"grpo\.max_num_steps=9: the newest checkpoint is of version 10; give 10 or more"):
+        resumed(None, ["grpo.max_num_steps=9"], tmp_path)
+    assert resumed(None, ["grpo.max_num_steps=10"], tmp_path)[1].file.grpo.max_num_steps == 10
+
+
+def test_damaged_checkpoints_are_named_where_there_is_no_whole_one(tmp_path: Path) -> None:
+    folder = checkpoint(make(run_file(tmp_path)), 10)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"no whole checkpoint: .*step_00000010.*manifest\.json cannot be read"):
+        resumed(None, [], tmp_path)
+
+
 def test_logs_of_a_run_that_goes_on_are_kept_apart(tmp_path: Path) -> None:
     folder = make(run_file(tmp_path))
     for part in ("first", "second"):
@@ -128,6 +146,7 @@ def test_damaged_checkpoints_and_exports_are_not_counted(tmp_path: Path) -> None
     folder = make(run_file(tmp_path))
     whole = checkpoint(folder, 10)
     (folder.path / "checkpoints" / "step_00000020").mkdir()
+    (checkpoint(folder, 30) / "manifest.json").write_text("{")
     (folder.path / "hf" / "step_00000020").mkdir(parents=True)
     assert folder.checkpoints == [whole]
     assert folder.exports == []
@@ -135,10 +154,10 @@ def test_damaged_checkpoints_and_exports_are_not_counted(tmp_path: Path) -> None
 
 def test_metrics_give_steps_and_first_and_last_reward_despite_a_cut_line(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"step": n, "train/reward": n / 10}) for n in (0, 1, 1, 2)]
-    path.write_text("\n".join(lines) + '\n{"step": 3, "train/rew')
+    lines = [json.dumps({"step": n, "train/reward": n / 10}) for n in (4, 5, 5, 6)]
+    path.write_text("\n".join(lines) + '\n{"step": 7, "train/rew')
     found = trained(path)
-    assert (found.steps, found.first_reward, found.last_reward) == (3, 0.0, 0.2)
+    assert (found.steps, found.last_step, found.first_reward, found.last_reward) == (3, 6, 0.4, 0.6)
 
 
 def test_the_summary_of_a_finished_run_says_where_everything_is(tmp_path: Path) -> None:

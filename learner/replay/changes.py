@@ -1,0 +1,56 @@
+"""Which keys of a run's config may be others when its sealed batches are trained again. Pure.
+
+The records and the checkpoint are there already: a key under which they would be others cannot be tried out on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from schemas.config import LOCAL_KEYS, SECTIONS
+from schemas.errors import ConfigError, Problem
+
+FREE_SECTIONS = frozenset({"loss_fn", "learner", "checkpointing", "logger", "launch", "kafka"})
+FREE_KEYS = frozenset(
+    {
+        "grpo.normalize_rewards",
+        "grpo.use_leave_one_out_baseline",
+        "grpo.overlong_filtering",
+        *(key for key in LOCAL_KEYS if key.startswith("grpo.")),
+        "model.path",
+        "model.tokenizer",
+    }
+)
+"""Keys of other sections that only say how groups are weighed, how long the run goes on, or where its model lies now."""
+
+_SEALED = "the batch is the sealed one"
+_MADE = (
+    f"{_SEALED}, its groups were made under the run's own value",
+    "leave it out; a fork (run.fork_from) trains on new groups",
+)
+_REASONS = {
+    "run": (f"{_SEALED}, it belongs to the run as it is", "leave it out; --run and --from say which run"),
+    "model": (f"{_SEALED}, and the checkpoint is of the run's own model", "leave it out; model.path says where it lies now"),
+}
+
+
+def check_changes(overrides: Iterable[str]) -> None:
+    """Refuse every override whose key is none that can be changed. Unknown sections are left to whoever reads the config.
+
+    Raises:
+        ConfigError: all such keys, each with why.
+    """
+    problems = list(_refused(override.partition("=")[0] for override in overrides if "=" in override))
+    if problems:
+        raise ConfigError(problems)
+
+
+def _refused(keys: Iterable[str]) -> Iterator[Problem]:
+    for key in keys:
+        section = key.partition(".")[0]
+        if section in FREE_SECTIONS or key in FREE_KEYS or section not in SECTIONS:
+            continue
+        if key == "grpo":
+            yield Problem(key, None, f"{_SEALED}, not all of the section can change", "give single keys: grpo.KEY=value")
+            continue
+        yield Problem(key, None, *_REASONS.get(section, _MADE))
