@@ -19,7 +19,12 @@ CODE = "import sys; from launch.cli import main; sys.exit(main())"
 
 
 def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=90, check=False)
+    """As started at a terminal: a shell's background job, as the tests may be, hands on that it ignores Ctrl-C."""
+    return subprocess.run(
+        [sys.executable, "-c", code, *words],
+        capture_output=True, text=True, timeout=90, check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
 
 
 def test_an_error_of_the_file_system_is_one_plain_line(tmp_path: Path) -> None:
