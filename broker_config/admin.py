@@ -88,7 +88,7 @@ def create_topics(
     if existing and not adopt_existing:
         raise TopicExists(existing)
     found = _await_leaders(admin, wanted.keys(), deadline)
-    _check_applied(admin, wanted, found, deadline)
+    _patiently(lambda: _check_applied(admin, wanted, found, deadline), deadline)
     return {name: info.topic_id for name, info in found.items()}
 
 

@@ -47,6 +47,9 @@ class Client:
     def describe_topics(self, topics: Any, request_timeout: float) -> dict[Any, Future[Any]]:
         return self._futures(["r.control"])
 
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        return self._futures(resources)
+
     def delete_topics(self, topics: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         return self._futures(topics)
 
@@ -101,3 +104,9 @@ def test_a_topic_whose_making_was_cut_short_is_not_taken_for_anothers() -> None:
     assert list(admin.create_topics(made, [SPEC], Deadline(30))) == ["r.control"]
     with pytest.raises(TopicExists):
         admin.create_topics(client(KafkaError.TOPIC_ALREADY_EXISTS), [SPEC], Deadline(30))
+
+
+def test_settings_that_are_read_back_are_asked_for_again_too() -> None:
+    spec = TopicSpec("r.control", 1, 1, {"retention.ms": "-1"})
+    made = client(None, TOPIC, AWAY, {"retention.ms": SimpleNamespace(value="-1")})
+    assert list(admin.create_topics(made, [spec], Deadline(30))) == ["r.control"]
