@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from broker_config.cli import main
+from broker_config.local.cli import main
 
 main()

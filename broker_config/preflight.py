@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from broker_config.clients import admin_settings
+from broker_config.clients.errors import explain
+from broker_config.clients.settings import admin_settings
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import explain
-from schemas.config import KafkaConfig
+from schemas.config.sections import KafkaConfig
 from schemas.errors import ConfigError, Problem
 
 KEY = "kafka.bootstrap_servers"

@@ -6,11 +6,11 @@ step's large record. The trial topic has the run's prefix, so the rights are tho
 
 from __future__ import annotations
 
-from broker_config import admin
-from broker_config.clients import make_admin
+from broker_config.clients import admin
+from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, TopicSpec, topic_config
-from schemas.config import KafkaConfig
+from schemas.config.sections import KafkaConfig
 from schemas.errors import BrokerError, ConfigError, Problem
 
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from launch.outcome import FAILED, INTERRUPTED, WRONG_INPUT
+from launch.supervise.outcome import FAILED, INTERRUPTED, WRONG_INPUT
 from schemas.errors import ConfigError, Problem, WeirError
 
 DEFAULT_CONFIG = "launch/configs/tiny.yaml"
@@ -82,17 +82,17 @@ def main(argv: list[str] | None = None) -> int:
 def _run(argv: list[str]) -> int:
     config, overrides, given = parse(argv)
     from broker_config import logs
-    from launch.check import load
+    from launch.config.check import load
 
     logs.configure("WARNING")
     if given.resume is not None:
-        from launch.resume import resumed
+        from launch.config.resume import resumed
 
         _, checked = resumed(given.resume or None, overrides)
     else:
         checked = load(config or DEFAULT_CONFIG, overrides)
     if given.dry_run:
-        from launch.plan import describe
+        from launch.config.plan import describe
 
         sys.stdout.write(describe(checked.file))
         sys.stderr.write("".join(f"warning: {warning}\n" for warning in checked.warnings))

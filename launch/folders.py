@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from launch.config import RunFile, dump
-from launch.logtail import tail
-from learner import checkpoint
+from launch.config.file import RunFile, dump
+from launch.observe.logtail import tail
+from learner.checkpoint import folders as checkpoint
 from schemas.errors import ConfigError, Problem
 from schemas.identity import LATEST
 

@@ -16,26 +16,26 @@ from pathlib import Path
 from rich.console import Console
 
 from broker_config import logs
-from broker_config.admin import describe
-from broker_config.clients import make_admin
+from broker_config.clients.admin import describe
+from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics
 from broker_config.trial import check_topics
-from launch.broker import PREFLIGHT_S, BrokerUse, Keeper, use_broker
-from launch.broker_care import BrokerCare
-from launch.check import Checked, check
-from launch.children import ChildSpec
-from launch.config import RunFile, dump
-from launch.display import Display, make_display
+from launch.config.check import Checked, check
+from launch.config.file import RunFile, dump
 from launch.folders import RunFolder, make, mint_id, point_latest, set_logs_aside
-from launch.model_build import ModelBuild
-from launch.outcome import BROKER, Outcome
-from launch.summary import shown, summarize
-from launch.supervisor import Supervisor
-from launch.view import Snapshot
-from launch.watch import Watch
-from learner import checkpoint
+from launch.observe.display import Display, make_display
+from launch.observe.summary import shown, summarize
+from launch.observe.view import Snapshot
+from launch.observe.watch import Watch
+from launch.processes.broker import PREFLIGHT_S, BrokerUse, Keeper, use_broker
+from launch.processes.children import ChildSpec
+from launch.processes.model_build import ModelBuild
+from launch.supervise.broker_care import BrokerCare
+from launch.supervise.outcome import BROKER, Outcome
+from launch.supervise.supervisor import Supervisor
+from learner.checkpoint import folders as checkpoint
 
 LEARNER = "learner-0"
 CONTROL_S = 30.0
@@ -154,7 +154,7 @@ def environment(broker: BrokerUse, threads: int | None = None) -> dict[str, str]
 def learner_spec(file: RunFile, folder: RunFolder, broker: BrokerUse, *, resume: bool, accept_loss: bool = False) -> ChildSpec:
     """The learner under torchrun, which meets on loopback at a port of its own choice."""
     nproc = file.learner.nproc
-    torchrun = ["-m", "launch.torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
+    torchrun = ["-m", "launch.processes.torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
     options = [*(["--resume"] if resume else []), *(["--accept-loss"] if accept_loss else [])]
     command = [sys.executable, *torchrun, "-m", "learner", "--config", str(folder.config), *options]
     threads = file.learner.threads

@@ -40,7 +40,7 @@ if [ "$kind" = gpu ]; then requirements=(requirements/gpu.txt); else requirement
 test_requirements=(requirements/test.txt)
 
 # What a finished set-up was made from. The folder belongs to it: a virtual environment cannot be moved.
-stamp() { { pwd; echo "$kind"; sha256sum "$@" requirements/compiled.txt pyproject.toml launch/setup.sh broker_config/kafka_artifacts.txt; } | sha256sum; }
+stamp() { { pwd; echo "$kind"; sha256sum "$@" requirements/compiled.txt pyproject.toml launch/setup.sh broker_config/local/kafka_artifacts.txt; } | sha256sum; }
 wanted=$(stamp "${requirements[@]}")
 wanted_tests=$(stamp "${requirements[@]}" "${test_requirements[@]}")
 

@@ -15,8 +15,8 @@ from importlib import import_module
 from broker_config import logs
 from broker_config.lifeline import die_with_parent
 from learner import run as learner_run
-from learner.fork import find_fork
-from learner.resume import find_checkpoint
+from learner.checkpoint.fork import find_fork
+from learner.checkpoint.resume import find_checkpoint
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, Problem, WeirError
 
@@ -54,7 +54,7 @@ def main() -> int:
 
 def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool, accept_loss: bool = False) -> int:
     """Everything after the config check. torch is imported only once the dispatcher is on its way."""
-    from learner.dispatcher.client import DispatcherClient
+    from learner.link.client import DispatcherClient
 
     rank = int(os.environ.get("RANK", "0"))
     found = find_checkpoint(run) if resume else None

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from schemas.config import Section
+from schemas.config.sections import Section
 
 Positive = Annotated[float, Field(gt=0)]
 

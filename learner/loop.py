@@ -24,21 +24,21 @@ from typing import assert_never
 import torch
 
 from broker_config.address import listen_address
-from learner import checkpoint
-from learner.batch import deal
-from learner.catch_up import CatchUp
-from learner.dispatcher.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
-from learner.group_metrics import group_metrics
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.catch_up import CatchUp
+from learner.checkpoint.saves import Saves
+from learner.grpo.batch import deal
+from learner.grpo.group_metrics import group_metrics
+from learner.link.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.metrics_log import MetricsLog
-from learner.nccl_transfer import NcclSender
 from learner.ranks import Ranks
 from learner.run import LearnerRun
-from learner.saves import Saves
-from learner.transfer import GlooSender, Sender
+from learner.transfer.nccl import NcclSender
+from learner.transfer.sending import GlooSender, Sender
 from learner.worker import Worker
 from schemas.errors import FileError, TransferError, WeirError
 from schemas.failpoints import reach
-from schemas.group import decode
+from schemas.records.group import decode
 
 log = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from learner.config import (
     LoggerConfig,
     LossFnConfig,
 )
-from schemas import config_file
-from schemas.config import (
+from schemas.config import file as config_file
+from schemas.config.sections import (
     SHARED_SECTIONS,
     DataConfig,
     DispatchConfig,

@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from learner.checkpoint import Manifest, determinism
-from learner.dispatcher.client import DispatcherClient
-from learner.fork import check_forked
+from learner.checkpoint.folders import Manifest, determinism
+from learner.checkpoint.fork import check_forked
+from learner.checkpoint.resume import differences
+from learner.link.client import DispatcherClient
 from learner.loop import Loop
 from learner.model.policy import Policy
 from learner.ranks import Ranks
-from learner.resume import differences
 from learner.run import LearnerRun
 from learner.worker import Worker
 from schemas.errors import ConfigError, Problem, WeirError

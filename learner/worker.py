@@ -9,17 +9,17 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from learner import checkpoint
-from learner.batch import make_batch
-from learner.checkpoint import Saving
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Saving
+from learner.grpo.batch import make_batch
 from learner.model.policy import Policy
 from learner.ranks import Command, Ranks
 from learner.run import LearnerRun
-from learner.transfer import Sender, Sent, broadcast
+from learner.transfer.sending import Sender, Sent, broadcast
 from schemas.disk import told
 from schemas.failpoints import reach
-from schemas.group import decode
-from schemas.weights import WeightPlan, make_plan, probe_tokens, tensor_index
+from schemas.records.group import decode
+from schemas.weights.plan import WeightPlan, make_plan, probe_tokens, tensor_index
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from schemas.config import Section
+from schemas.config.sections import Section
 
 
 class ProducerConfig(Section):

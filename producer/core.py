@@ -22,12 +22,12 @@ from enum import Enum
 from typing import Literal, assert_never
 
 from producer import events as ev
-from producer.engine import TransferOffer
+from producer.engine.protocol import TransferOffer
 from producer.events import Command, Event, Key, Note
-from schemas.config import RefitConfig
-from schemas.control import Claim, Round, State, Stop
-from schemas.requests import Request
-from schemas.status import Ack, Failed, FailureKind, InHand, Left, ProducerState
+from schemas.config.sections import RefitConfig
+from schemas.records.control import Claim, Round, State, Stop
+from schemas.records.requests import Request
+from schemas.records.status import Ack, Failed, FailureKind, InHand, Left, ProducerState
 
 
 class Freeze(Enum):

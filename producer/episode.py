@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from producer.engine import Completion, Engine, EngineDead, Sampling
+from producer.engine.protocol import Completion, Engine, EngineDead, Sampling
 from producer.environments.base import ContextFull, RolloutRequest
 
 Clock = Callable[[], float]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from producer.engine import Loaded, TransferOffer
-from schemas.control import Claim, State
-from schemas.group import Kind
+from producer.engine.protocol import Loaded, TransferOffer
 from schemas.identity import Attempt
-from schemas.requests import Request
-from schemas.status import Ack, Failed, FailureKind, Left
+from schemas.records.control import Claim, State
+from schemas.records.group import Kind
+from schemas.records.requests import Request
+from schemas.records.status import Ack, Failed, FailureKind, Left
 
 Key = tuple[Kind, Attempt]
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from broker_config.writer import LogWriter
+from broker_config.clients.writer import LogWriter
 from producer.core import View
-from producer.engine import Progress, tokens_by_key
+from producer.engine.protocol import Progress, tokens_by_key
 from schemas.errors import WeirError
-from schemas.status import Heartbeat
+from schemas.records.status import Heartbeat
 
 
 class HeartbeatThread:

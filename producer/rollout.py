@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from producer.engine import Engine, EngineDead, Sampling
+from producer.engine.protocol import Engine, EngineDead, Sampling
 from producer.environments.base import Environment, Prompt, PromptRefused, RolloutRequest, Tokenizer, named_rewards
 from producer.episode import EngineRefused, Episode
-from schemas.group import Kind, Trajectory
+from schemas.records.group import Kind, Trajectory
 
 _log = logging.getLogger(__name__)
 _CANCEL_GRACE_S = 5.0  # an environment may clean up so long when its episode is cancelled

@@ -9,12 +9,12 @@ from typing import Any
 from producer.config import PRODUCER_SECTIONS, ProducerConfig
 from producer.data.dataset import Dataset, open_dataset
 from producer.data.tokenizer import load_tokenizer
-from producer.engine import Engine
+from producer.engine.protocol import Engine
 from producer.environments import registry
 from producer.environments.base import Environment, Prompt, PromptRefused, Tokenizer
 from producer.rollout import PromptFailed
-from schemas import config_file
-from schemas.config import (
+from schemas.config import file as config_file
+from schemas.config.sections import (
     SHARED_SECTIONS,
     DataConfig,
     DispatchConfig,
@@ -28,7 +28,7 @@ from schemas.config import (
 )
 from schemas.errors import ConfigError, Problem
 from schemas.model_files import model_digest, model_folder, tokenizer_digest
-from schemas.weights import WeightPlan
+from schemas.weights.plan import WeightPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +135,11 @@ def equip(run: ProducerRun) -> Equipment:
 def _engine(run: ProducerRun, model: ModelConfig) -> tuple[Engine, WeightPlan]:
     """`model`: its path is a local folder, whatever the config names."""
     if run.producer.engine == "scripted":
-        from producer.scripted_engine import ScriptedEngine
+        from producer.engine.scripted_engine import ScriptedEngine
 
         scripted = ScriptedEngine(model, run.generation, run.producer, run.refit)
         return scripted, scripted.plan
-    from producer.vllm_engine import VllmEngine  # imports vllm: many seconds
+    from producer.engine.vllm_engine import VllmEngine  # imports vllm: many seconds
 
     engine = VllmEngine(model, run.generation, run.producer, run.refit)
     return engine, engine.plan

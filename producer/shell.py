@@ -17,29 +17,29 @@ from typing import Any, assert_never
 
 from confluent_kafka.admin import AdminClient
 
-from broker_config import admin
-from broker_config.clients import make_admin
+from broker_config.clients import admin
+from broker_config.clients.reader import LogReader, Record
+from broker_config.clients.settings import make_admin
+from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
-from broker_config.reader import LogReader, Record
 from broker_config.topics import Topics
 from broker_config.watchdog import KICK_S, Watchdog
-from broker_config.writer import LogWriter
 from producer import events as ev
 from producer.core import ProducerCore
 from producer.data.dataset import Dataset
-from producer.engine import EngineDead, Sampling, TransferOffer
+from producer.engine.protocol import EngineDead, Sampling, TransferOffer
 from producer.events import Command, Event, Key
 from producer.heartbeat import HeartbeatThread
 from producer.rollout import Limits, PromptFailed, RolloutFailed, roll_out
 from producer.run import Equipment, ProducerRun
-from schemas import control
-from schemas import headers as headers_of
-from schemas.control import DatasetFacts
 from schemas.errors import OffsetGone, RecordRefused, TransferError, WeirError
 from schemas.failpoints import reach
-from schemas.group import TrajectoryGroup, encode
-from schemas.requests import Request
-from schemas.status import FailureKind, Report
+from schemas.records import control
+from schemas.records import headers as headers_of
+from schemas.records.control import DatasetFacts
+from schemas.records.group import TrajectoryGroup, encode
+from schemas.records.requests import Request
+from schemas.records.status import FailureKind, Report
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker_config.deadline import Deadline
-from broker_config.installation import install
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
+from broker_config.local.installation import install
+from broker_config.local.ports import free_ports
+from broker_config.local.tools import write_wrappers
 from broker_config.locate import ENVIRONMENT
-from broker_config.ports import free_ports
 from broker_config.preflight import check_broker
-from broker_config.tools import write_wrappers
-from schemas.config import KafkaConfig
+from schemas.config.sections import KafkaConfig
 from schemas.errors import ConfigError
 
 IMAGE_VARIABLE = "WEIR_KAFKA_IMAGE"

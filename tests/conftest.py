@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from tests.brokers import Broker, any_broker
 
 SESSION_VARIABLE = "WEIR_TEST_SESSION"

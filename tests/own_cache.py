@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker_config.cache import kafka_cache
-from broker_config.installation import install
+from broker_config.local.installation import install
 
 
 def make_cache(folder: Path) -> Path:

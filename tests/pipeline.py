@@ -13,17 +13,17 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from broker_config import admin
-from broker_config.clients import make_admin, make_consumer
+from broker_config.clients import admin
+from broker_config.clients.errors import data_of
+from broker_config.clients.settings import make_admin, make_consumer
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import data_of
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics
-from schemas import seal as seals
-from schemas.config import KafkaConfig
-from schemas.group import TrajectoryGroup, decode
-from schemas.headers import as_mapping
-from schemas.seal import Seal
+from schemas.config.sections import KafkaConfig
+from schemas.records import seal as seals
+from schemas.records.group import TrajectoryGroup, decode
+from schemas.records.headers import as_mapping
+from schemas.records.seal import Seal
 
 ROOT = Path(__file__).parents[1]
 RUN_LIMIT_S = 400.0

@@ -17,13 +17,13 @@ from typing import Annotated, Any
 import typer
 
 from broker_config import logs
+from broker_config.clients.reader import Record
 from broker_config.locate import configured_servers
-from broker_config.reader import Record
 from launch.cli import broker_commands, operator_commands, replay_commands
 from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import Chosen, RunOption, bounds_of, choose, connected, no_topics, note, resolve, run_topics, watched
-from launch.model_facts import looks_like_hub_name
-from schemas.config import KafkaConfig
+from launch.config.model_facts import looks_like_hub_name
+from schemas.config.sections import KafkaConfig
 from schemas.disk import explain
 from schemas.errors import ConfigError, Problem, WeirError
 
@@ -101,7 +101,7 @@ def topics_(
     all_runs: Annotated[bool, typer.Option("--all", help="All runs that the broker holds.")] = False,
 ) -> None:
     """List a run's topics with the number of records."""
-    from broker_config.admin import topic_names
+    from broker_config.clients.admin import topic_names
     from broker_config.topics import parse
 
     if all_runs:
@@ -162,7 +162,7 @@ def check(
     broker: Annotated[bool, typer.Option("--broker", help="Also ask the configured broker whether it would serve us.")] = False,
 ) -> None:
     """Check a run's file as `launch/run_cluster.sh` does before it starts anything."""
-    from launch.check import load
+    from launch.config.check import load
 
     checked = load(config, overrides or [])
     for warning in checked.warnings:

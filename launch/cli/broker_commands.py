@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from broker_config.cli import as_json
 from broker_config.deadline import Deadline
-from broker_config.installation import install
-from broker_config.local_broker import LocalBroker
-from broker_config.tools import write_wrappers
-from launch.broker import START_S, STOP_S, in_use, keep
+from broker_config.local.broker import LocalBroker
+from broker_config.local.cli import as_json
+from broker_config.local.installation import install
+from broker_config.local.tools import write_wrappers
+from launch.processes.broker import START_S, STOP_S, in_use, keep
 from schemas.errors import WeirError
 
 app = typer.Typer(no_args_is_help=True, help="The local Kafka broker. Its data stays when it is stopped.")

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker_config.reader import Record
+from broker_config.clients.reader import Record
 from broker_config.topics import parse
-from schemas import control, group, requests, seal, status
 from schemas.errors import RecordRefused
-from schemas.group import Trajectory, TrajectoryGroup
-from schemas.headers import group_gist
-from schemas.metrics import StepMetrics
-from schemas.quarantine import Quarantined
+from schemas.records import control, group, requests, seal, status
+from schemas.records.group import Trajectory, TrajectoryGroup
+from schemas.records.headers import group_gist
+from schemas.records.metrics import StepMetrics
+from schemas.records.quarantine import Quarantined
 
 Decode = Callable[[Sequence[int]], str]
 """Token ids to text."""

@@ -10,15 +10,15 @@ from typing import Annotated
 
 import typer
 
+from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
-from broker_config.writer import LogWriter
 from launch.cli.session import RunOption, Watched, note, watched
 from launch.cli.wishes import Done, DrainWish, Errand, Known, StopWish, Wish, Write
-from launch.summary import name_of
-from launch.view import Snapshot
-from schemas.config import KafkaConfig
-from schemas.status import Operator
+from launch.observe.summary import name_of
+from launch.observe.view import Snapshot
+from schemas.config.sections import KafkaConfig
+from schemas.records.status import Operator
 
 READ_S = 20.0
 WRITE_S = 20.0

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from launch import config as run_config
 from launch.cli.session import Chosen, RunOption, choose, note
+from launch.config import file as run_config
 from schemas.errors import ConfigError, Problem
 
 _STEPS = re.compile(r"(\d{1,8})(?:\.\.(\d{1,8}))?", re.ASCII)
@@ -37,10 +37,10 @@ def replay(
     One line a step. Exit code 0: all is as recorded; 1: something differs, or is not there; 2: wrong input. Nothing of the run is
     written to. A checkpoint holds pickled Python objects: give no dump of people whom you do not trust.
     """
-    from launch.broker import use_broker
-    from launch.replay import replay as carry_out
-    from learner.replay.dump import CONFIG, read_index
+    from launch.archive.replay import replay as carry_out
+    from launch.processes.broker import use_broker
     from learner.replay.plan import Asked, make_job
+    from learner.replay.sources.dump import CONFIG, read_index
 
     if run is not None and from_ is not None:
         raise ConfigError([Problem("--from", str(from_), "a dump holds its run", "give --run or --from")])
@@ -66,8 +66,8 @@ def dump(
     run: RunOption = None,
 ) -> None:
     """Write steps of a run to one folder: topics, checkpoint, config, model. weir replay --from reads it without a broker."""
-    from launch.broker import use_broker
-    from launch.dump import make_dump, plan_dump
+    from launch.archive.dump import make_dump, plan_dump
+    from launch.processes.broker import use_broker
 
     match = _STEPS.fullmatch(steps)
     wanted = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
@@ -95,9 +95,9 @@ def load(
 
     A checkpoint holds pickled Python objects: load no dump of people whom you do not trust.
     """
-    from launch.broker import use_broker
-    from launch.load import BrokerTarget, plan_load
-    from launch.load import load as carry_out
+    from launch.archive.load import BrokerTarget, plan_load
+    from launch.archive.load import load as carry_out
+    from launch.processes.broker import use_broker
 
     loading = plan_load(folder, run, overrides or [])
     with use_broker(loading.file.kafka, note) as broker:

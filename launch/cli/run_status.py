@@ -9,10 +9,10 @@ import typer
 from pydantic import TypeAdapter
 from rich.console import Console
 
-from launch.details import render_details
-from launch.display import make_display
-from launch.view import Snapshot
-from launch.watch import Watch
+from launch.observe.details import render_details
+from launch.observe.display import make_display
+from launch.observe.view import Snapshot
+from launch.observe.watch import Watch
 
 WIDTH = 160  # of tables that no terminal bounds
 TURN_S = 0.5

@@ -11,16 +11,16 @@ from typing import Annotated
 import typer
 from confluent_kafka.admin import AdminClient
 
-from broker_config.admin import describe, log_bounds, topics_of_run
-from broker_config.clients import make_admin
+from broker_config.clients.admin import describe, log_bounds, topics_of_run
+from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import RUN_ID, SINGLE, VERSIONED, TopicName, Topics, parse
-from launch import config as run_config
-from launch.broker import use_broker
-from launch.config import RunFile
+from launch.config import file as run_config
+from launch.config.file import RunFile
 from launch.folders import RunFolder, find
-from launch.watch import Watch
-from schemas.config import DispatchConfig, KafkaConfig
+from launch.observe.watch import Watch
+from launch.processes.broker import use_broker
+from schemas.config.sections import DispatchConfig, KafkaConfig
 from schemas.errors import ConfigError, DeadlineExceeded, Problem
 from schemas.identity import LATEST
 

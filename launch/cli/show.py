@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient
 
-from broker_config.clients import make_consumer
-from broker_config.consuming import assign
+from broker_config.clients.consuming import assign
+from broker_config.clients.errors import data_of
+from broker_config.clients.reader import Record
+from broker_config.clients.settings import make_consumer
+from broker_config.clients.stored import POLL_S, of_message, read_to_end
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import data_of
-from broker_config.reader import Record
-from broker_config.stored import POLL_S, of_message, read_to_end
 from launch.cli.session import bounds_of
-from schemas.config import KafkaConfig
+from schemas.config.sections import KafkaConfig
 
 
 def records(

@@ -15,8 +15,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from launch.display import clock
-from launch.view import Snapshot
+from launch.observe.display import clock
+from launch.observe.view import Snapshot
 from schemas.errors import ConfigError, Problem, WeirError
 
 

@@ -14,21 +14,21 @@ import sys
 from pathlib import Path
 
 from broker_config import locate, logs
-from broker_config.clients import make_admin
+from broker_config.clients.settings import make_admin
+from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
-from broker_config.writer import LogWriter
 from learner import run as learner_run
-from learner.dispatcher.claim import Claimed, claim
-from learner.dispatcher.core import Dispatcher
-from learner.dispatcher.link import Answers, Link
-from learner.dispatcher.plan import Plan
-from learner.dispatcher.resumption import recorded_now, review, settle
-from learner.dispatcher.shell import Shell
+from learner.dispatcher.deciding.core import Dispatcher
+from learner.dispatcher.deciding.plan import Plan
+from learner.dispatcher.serving.shell import Shell
+from learner.dispatcher.takeover.claim import Claimed, claim
+from learner.dispatcher.takeover.resumption import recorded_now, review, settle
+from learner.link.channel import Answers, Link
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, LostData, WeirError
 from schemas.model_files import model_digest, model_folder, tokenizer_digest
-from schemas.weights import make_plan, tensor_index
+from schemas.weights.plan import make_plan, tensor_index
 
 log = logging.getLogger("learner.dispatcher")
 

@@ -21,13 +21,13 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from learner.batch import PAD_TO, TrainBatch, round_up
 from learner.config import LearnerConfig, LossFnConfig
+from learner.grpo.batch import PAD_TO, TrainBatch, round_up
 from learner.grpo.loss import Counts, LossInputs, grpo_loss
 from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, token_sums
 from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
 from learner.model.logprob import RowSelector, Wanted
-from schemas.config import ModelConfig
+from schemas.config.sections import ModelConfig
 from schemas.failpoints import reach
 from schemas.model_files import model_folder
 

@@ -17,15 +17,15 @@ from pathlib import Path
 from broker_config import locate, logs
 from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
-from learner.replay.ahead import ReadAhead
-from learner.replay.dump import DumpSource
-from learner.replay.log import LogSource
 from learner.replay.plan import Asked, Job, make_job
 from learner.replay.report import DIFFERS, WRONG_INPUT, Report
-from learner.replay.sealed import Source, check_trained
+from learner.replay.sources.ahead import ReadAhead
+from learner.replay.sources.dump import DumpSource
+from learner.replay.sources.log import LogSource
+from learner.replay.sources.sealed import Source, check_trained
 from learner.replay.tokens import record_of
 from schemas.errors import ConfigError, WeirError
-from schemas.metrics import StepMetrics
+from schemas.records.metrics import StepMetrics
 
 log = logging.getLogger("learner.replay")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from schemas.config import LOCAL_KEYS, SECTIONS
+from schemas.config.sections import LOCAL_KEYS, SECTIONS
 from schemas.errors import ConfigError, Problem
 
 FREE_SECTIONS = frozenset({"loss_fn", "learner", "checkpointing", "logger", "launch", "kafka"})

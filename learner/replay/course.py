@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from learner.checkpoint import Determinism
+from learner.checkpoint.folders import Determinism
 from learner.replay import tokens
 from learner.replay.compare import (
     OF_DTYPE,
@@ -22,11 +22,11 @@ from learner.replay.compare import (
 )
 from learner.replay.plan import Job
 from learner.replay.report import DIFFERS, EQUAL, Report
-from learner.replay.sealed import SealedBatch, Source, config_note
+from learner.replay.sources.sealed import SealedBatch, Source, config_note
 from learner.run import LearnerRun
 from schemas.errors import WeirError
-from schemas.group import decode
-from schemas.metrics import StepMetrics
+from schemas.records.group import decode
+from schemas.records.metrics import StepMetrics
 
 
 class Trainer(Protocol):

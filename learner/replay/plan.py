@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner import checkpoint
 from learner import run as learner_run
-from learner.checkpoint import Determinism, Manifest
-from learner.replay import dump
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Determinism, Manifest
 from learner.replay.changes import check_changes
-from learner.replay.dump import CHECKPOINTS, CONFIG, Index
+from learner.replay.sources import dump
+from learner.replay.sources.dump import CHECKPOINTS, CONFIG, Index
 from learner.run import LearnerRun
 from schemas.errors import ConfigError, Problem, WeirError
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from learner.checkpoint import determinism
+from learner.checkpoint.folders import determinism
 from learner.ranks import Ranks
 from learner.replay.course import Course
 from learner.replay.plan import Job
 from learner.replay.report import Report
-from learner.replay.sealed import Source
+from learner.replay.sources.sealed import Source
 from learner.replay.worker import ReplayWorker
 from learner.session import FIRST_COLLECTIVE_S, join_ranks
-from schemas.metrics import StepMetrics
+from schemas.records.metrics import StepMetrics
 
 
 def serve(job: Job, source: Source | None, outcomes: Mapping[int, StepMetrics], report: Report) -> int:

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from learner.batch import deal, make_batch
-from learner.group_metrics import group_metrics
+from learner.grpo.batch import deal, make_batch
+from learner.grpo.group_metrics import group_metrics
 from learner.ranks import Command, Ranks
 from learner.replay.compare import Figures
 from learner.run import LearnerRun
 from learner.session import make_policy
 from learner.worker import Worker
-from schemas.group import decode
+from schemas.records.group import decode
 
 
 class ReplayWorker(Worker):

@@ -19,8 +19,8 @@ from producer.data.presets import Layout
 from producer.data.rows import GENERATOR, GeneratedRows, Rows, is_remote, open_rows
 from producer.environments.base import Environment, Prompt, PromptRefused, Split, Tokenizer
 from producer.environments.registry import resolve
-from schemas import config_file
-from schemas.config import DataConfig, EnvironmentConfig
+from schemas.config import file as config_file
+from schemas.config.sections import DataConfig, EnvironmentConfig
 from schemas.errors import ConfigError, Problem
 
 _SHOWN = 10  # bad rows named in one error

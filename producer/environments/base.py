@@ -15,9 +15,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from producer.engine import Completion, Ending
-from schemas.blobs import Array
-from schemas.group import FinishReason, Kind, Span, Trajectory
+from producer.engine.protocol import Completion, Ending
+from schemas.records.blobs import Array
+from schemas.records.group import FinishReason, Kind, Span, Trajectory
 
 Split = Literal["train", "validation"]
 Score = float | Mapping[str, float]

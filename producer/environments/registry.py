@@ -15,8 +15,8 @@ from typing import Any
 
 from producer.environments.base import Environment
 from producer.environments.single_turn import FunctionEnvironment
-from schemas import config_file
-from schemas.config import EnvironmentConfig
+from schemas.config import file as config_file
+from schemas.config.sections import EnvironmentConfig
 from schemas.errors import ConfigError, Problem
 
 BUILT_IN: Mapping[str, str] = {

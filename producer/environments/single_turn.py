@@ -11,10 +11,10 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from producer.engine import Completion
+from producer.engine.protocol import Completion
 from producer.environments.base import Environment, Generate, RolloutRequest, Score, TrajectoryBuilder
 from producer.environments.threads import Threads
-from schemas.group import Trajectory
+from schemas.records.group import Trajectory
 
 ScoreFunction = Callable[..., Score | Awaitable[Score]]
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import count
 from typing import Any
 
-from producer.engine import Completion, Ending
+from producer.engine.protocol import Completion, Ending
 from producer.environments.base import RolloutRequest, Score, Split
 from producer.environments.single_turn import SingleTurn
 

@@ -19,8 +19,8 @@ from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTr
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from producer.refit.staging import Staged, receive
-from schemas.transfer import join_group
-from schemas.weights import make_plan
+from schemas.weights.gloo import join_group
+from schemas.weights.plan import make_plan
 
 logger = logging.getLogger(__name__)
 

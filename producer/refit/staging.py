@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from schemas.errors import TransferError
-from schemas.transfer import LAST_WORD_WORDS, unpack_last_word
-from schemas.weights import WeightPlan, checksum, combine, empty_bucket, words
+from schemas.weights.gloo import LAST_WORD_WORDS, unpack_last_word
+from schemas.weights.plan import WeightPlan, checksum, combine, empty_bucket, words
 
 if TYPE_CHECKING:
     import torch

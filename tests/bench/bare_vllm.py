@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from schemas.group import TrajectoryGroup
+from schemas.records.group import TrajectoryGroup
 
 GROUPS_AT_ONCE = 16  # as many as a step of the tiny run asks for
 

@@ -19,15 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from learner.dispatcher import events as ev
-from learner.dispatcher.core import Dispatcher
-from schemas import status
-from schemas.control import State
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup, encode
-from schemas.headers import of_group
-from schemas.requests import Request
-from schemas.status import InHand
-from schemas.validity import Rules, accept
+from learner.dispatcher.deciding import events as ev
+from learner.dispatcher.deciding.core import Dispatcher
+from schemas.records import status
+from schemas.records.control import State
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup, encode
+from schemas.records.headers import of_group
+from schemas.records.requests import Request
+from schemas.records.status import InHand
+from schemas.records.validity import Rules, accept
 from tests.fakes.plans import make_plan
 from tests.fakes.records import UUID, make_ack, make_dataset, make_heartbeat, make_report
 

@@ -28,24 +28,25 @@ from typing import Any
 
 import psutil
 
-from broker_config import admin, clients
+from broker_config.clients import admin
+from broker_config.clients import settings as clients
+from broker_config.clients.reader import LogReader, Record
+from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from broker_config.locate import ENVIRONMENT
-from broker_config.reader import LogReader, Record
 from broker_config.topics import Topics
-from broker_config.writer import LogWriter
 from learner import run as learner_run
 from learner.dispatcher.__main__ import plan_of, serve
-from learner.dispatcher.claim import Claimed
-from learner.dispatcher.link import Answers, Link
+from learner.dispatcher.takeover.claim import Claimed
+from learner.link.channel import Answers, Link
 from learner.run import LearnerRun
-from schemas import control, headers
-from schemas.control import DatasetFacts, State
-from schemas.group import encode
-from schemas.records import JsonRecord
-from schemas.requests import Request
-from schemas.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
+from schemas.records import control, headers
+from schemas.records.control import DatasetFacts, State
+from schemas.records.group import encode
+from schemas.records.json_record import JsonRecord
+from schemas.records.requests import Request
+from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
 from tests.bench.figures import tell
 from tests.fakes.runs import make_group, make_trajectory
 from tests.pipeline import SCRIPTED

@@ -8,13 +8,13 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from broker_config import admin
-from broker_config.clients import make_admin
+from broker_config.clients import admin
+from broker_config.clients.reader import LogReader, Record
+from broker_config.clients.settings import make_admin
+from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
-from broker_config.reader import LogReader, Record
 from broker_config.topics import version_spec
-from broker_config.writer import LogWriter
-from schemas.config import KafkaConfig
+from schemas.config.sections import KafkaConfig
 from tests.bench.run_log import Raw
 
 RECORDS = 500

@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from schemas import failpoints
 from tests.bench.figures import tell
 from tests.chaos.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand

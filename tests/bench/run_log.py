@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from confluent_kafka import TopicPartition
 
-from broker_config import admin
-from broker_config.clients import make_admin, make_consumer
+from broker_config.clients import admin
+from broker_config.clients.errors import data_of
+from broker_config.clients.settings import make_admin, make_consumer
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import data_of
 from broker_config.topics import Topics, parse
-from schemas import control, status
-from schemas.config import KafkaConfig
-from schemas.group import TrajectoryGroup, decode
-from schemas.status import Ack
+from schemas.config.sections import KafkaConfig
+from schemas.records import control, status
+from schemas.records.group import TrajectoryGroup, decode
+from schemas.records.status import Ack
 
 PATIENCE_S = 60.0
 

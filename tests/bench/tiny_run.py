@@ -16,7 +16,7 @@ import psutil
 import yaml
 
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from broker_config.locate import ENVIRONMENT
 
 SAMPLE_S = 0.5
@@ -122,7 +122,7 @@ class TinyRun:
             except psutil.Error:
                 continue
             for name in ("producer-0", "producer-1", "learner", "kafka.Kafka"):
-                if name in words and "launch.guard" not in words:
+                if name in words and "launch.processes.guard" not in words:
                     role = "broker" if name == "kafka.Kafka" else "learner, all processes" if name == "learner" else name
                     sizes[role] = sizes.get(role, 0) + size
                     break

@@ -18,22 +18,23 @@ from typing import Any, TypeVar, overload
 import psutil
 from confluent_kafka import TopicPartition
 
-from broker_config import admin
-from broker_config.clients import make_admin, make_consumer, make_producer
+from broker_config.clients import admin
+from broker_config.clients.errors import data_of
+from broker_config.clients.reader import LogReader, Record
+from broker_config.clients.settings import make_admin, make_consumer, make_producer
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import data_of
-from broker_config.reader import LogReader, Record
 from broker_config.topics import Topics
 from launch.models.recipes import is_model
-from schemas import control, failpoints, status
-from schemas import seal as seals
-from schemas.config import KafkaConfig
-from schemas.control import State
+from schemas import failpoints
+from schemas.config.sections import KafkaConfig
 from schemas.errors import RecordRefused
-from schemas.group import TrajectoryGroup, decode
-from schemas.headers import Headers, as_mapping
-from schemas.seal import Seal
-from schemas.status import Beat, Heartbeat, Operator
+from schemas.records import control, status
+from schemas.records import seal as seals
+from schemas.records.control import State
+from schemas.records.group import TrajectoryGroup, decode
+from schemas.records.headers import Headers, as_mapping
+from schemas.records.seal import Seal
+from schemas.records.status import Beat, Heartbeat, Operator
 from tests.fakes.nursery import Forked, Nursery
 from tests.pipeline import ROOT, environment, new_id
 from tests.support import eventually
@@ -150,7 +151,7 @@ class ByHand:
         torchrun = ["--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
         learner = ["-m", "learner", "--config", CONFIG, *(["--resume"] if resume else []), "learner.nproc=2"]
         arguments, environment = [*torchrun, *learner, *self.overrides, *overrides], self._env(env or {})
-        return self._start(LEARNER, lambda log: self._nursery.start("launch.torchrun", arguments, environment, log))
+        return self._start(LEARNER, lambda log: self._nursery.start("launch.processes.torchrun", arguments, environment, log))
 
     def producer(self, name: str, *overrides: str, strike: str = "", env: Mapping[str, str] | None = None) -> Part:
         """`strike`: as in WEIR_FAILPOINTS."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from schemas import config_file, failpoints
-from schemas.metrics import StepMetrics
+from schemas import failpoints
+from schemas.config import file as config_file
+from schemas.records.metrics import StepMetrics
 from tests.chaos.by_hand import CONFIG, START_S, ByHand, Part, by_hand
 from tests.chaos.ledger import Log, Trained, steps_of
 from tests.fakes.nursery import Nursery

@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker_config import admin
+from broker_config.clients import admin
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
-from learner.checkpoint import latest
+from broker_config.local.broker import LocalBroker
+from learner.checkpoint.folders import latest
 from tests.chaos.by_hand import CONFIG, START_S, Part, Watched, by_hand
 from tests.chaos.crashes import PRODUCERS, RUN, CrashingRun
 from tests.chaos.ledger import Ledger, read_acknowledged, settle, steps_of

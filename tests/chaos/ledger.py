@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner.replay.log import LogSource
-from learner.replay.sealed import SealedBatch
-from schemas.config import KafkaConfig
+from learner.replay.sources.log import LogSource
+from learner.replay.sources.sealed import SealedBatch
+from schemas.config.sections import KafkaConfig
 from schemas.errors import WeirError
 from schemas.identity import Attempt
-from schemas.metrics import StepMetrics
+from schemas.records.metrics import StepMetrics
 
 Trained = tuple[int, int, int, str]
 """(version, slot, draw, digest of tokens, mask, log-probabilities and rewards)."""

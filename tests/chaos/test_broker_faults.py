@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from schemas import failpoints
 from tests.chaos.by_hand import START_S, Part, by_hand
 from tests.chaos.crashes import PRODUCERS, RUN, Account, CrashingRun, same_states, undisturbed

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from tests.chaos.by_hand import START_S, ByHand, by_hand
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from tests.brokers import Broker
 from tests.own_cache import make_cache
 from tests.pipeline import SCRIPTED, FinishedRun, new_id, start_run, wait_for
@@ -34,7 +34,7 @@ def first_step(run_id: str, runs: Path) -> Callable[[], bool]:
 
 def processes(supervisor: int, words: str) -> list[psutil.Process]:
     found = [p for p in psutil.Process(supervisor).children(recursive=True) if words in " ".join(p.cmdline())]
-    return [p for p in found if "launch.guard" not in p.cmdline()]
+    return [p for p in found if "launch.processes.guard" not in p.cmdline()]
 
 
 @contextmanager

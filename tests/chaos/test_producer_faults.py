@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from schemas import failpoints
-from schemas.status import Beat, Left
+from schemas.records.status import Beat, Left
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, ByHand, Part, Version, by_hand
 from tests.fakes.nursery import Nursery

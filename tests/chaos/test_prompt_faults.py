@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from schemas import group as groups
 from schemas.draws import row_of
-from schemas.group import Span, Trajectory, TrajectoryGroup
-from schemas.headers import Headers, of_group
 from schemas.identity import Attempt, new_uuid
-from schemas.quarantine import Quarantined
-from schemas.status import Heartbeat, ProducerState
-from schemas.validity import Rules, check
+from schemas.records import group as groups
+from schemas.records.group import Span, Trajectory, TrajectoryGroup
+from schemas.records.headers import Headers, of_group
+from schemas.records.quarantine import Quarantined
+from schemas.records.status import Heartbeat, ProducerState
+from schemas.records.validity import Rules, check
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, ByHand, by_hand
 from tests.fakes.faulty_environment import CAUSE

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from schemas import failpoints
-from schemas.status import Beat
+from schemas.records.status import Beat
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, ByHand, Part, by_hand, is_frozen
 from tests.fakes.nursery import Nursery

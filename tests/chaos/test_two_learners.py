@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from learner.checkpoint import read, step_folder, versions
-from schemas import control
-from schemas import seal as seals
-from schemas.control import Claim
-from schemas.headers import as_mapping
-from schemas.metrics import StepMetrics
+from learner.checkpoint.folders import read, step_folder, versions
+from schemas.records import control
+from schemas.records import seal as seals
+from schemas.records.control import Claim
+from schemas.records.headers import as_mapping
+from schemas.records.metrics import StepMetrics
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, Part, by_hand
 from tests.chaos.crashes import PRODUCERS, RUN, Account, CrashingRun, N

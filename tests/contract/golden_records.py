@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from schemas import control, group, seal, status
-from schemas.control import Claim, DatasetFacts, Member, Round, State, Stop, TransferGroup
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.identity import Attempt
-from schemas.metrics import StepMetrics
-from schemas.quarantine import Quarantined
-from schemas.records import JsonRecord
-from schemas.requests import Request, SamplingParameters
-from schemas.seal import Seal, SealedSlot
-from schemas.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
+from schemas.records import control, group, seal, status
+from schemas.records.control import Claim, DatasetFacts, Member, Round, State, Stop, TransferGroup
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.json_record import JsonRecord
+from schemas.records.metrics import StepMetrics
+from schemas.records.quarantine import Quarantined
+from schemas.records.requests import Request, SamplingParameters
+from schemas.records.seal import Seal, SealedSlot
+from schemas.records.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
 
 FOLDER = Path(__file__).parent / "golden" / "records"
 UUID = "c23d3ade542340d6b123dc873cf5537a"

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from launch.config import key_set
-from learner.checkpoint import Manifest
-from schemas import control, group, headers, seal, status
+from launch.config.file import key_set
+from learner.checkpoint.folders import Manifest
 from schemas.errors import RecordRefused
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.identity import Attempt, seal_key
-from schemas.metrics import StepMetrics
-from schemas.quarantine import Quarantined
-from schemas.records import JsonRecord
-from schemas.requests import Request, SamplingParameters
-from schemas.seal import Seal, SealedSlot
+from schemas.records import control, group, headers, seal, status
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.json_record import JsonRecord
+from schemas.records.metrics import StepMetrics
+from schemas.records.quarantine import Quarantined
+from schemas.records.requests import Request, SamplingParameters
+from schemas.records.seal import Seal, SealedSlot
 from tests.docs.config_table import PAGE as CONFIGURATION
 from tests.docs.config_table import page_with, tables
 
@@ -113,9 +113,9 @@ def test_every_field_of_a_record_is_described(model: type[JsonRecord]) -> None:
 
 
 def test_a_reader_is_told_of_every_reason_to_refuse_a_group() -> None:
-    source = (ROOT / "schemas" / "validity.py").read_text(encoding="utf-8") + (ROOT / "schemas" / "group.py").read_text(
-        encoding="utf-8"
-    )
+    source = (ROOT / "schemas" / "records" / "validity.py").read_text(encoding="utf-8") + (
+        ROOT / "schemas" / "records" / "group.py"
+    ).read_text(encoding="utf-8")
     reasons = set(re.findall(r'RecordRefused\(\s*"([a-z]+)"', source))
     assert "logprobs" in reasons
     assert {reason for reason in reasons if f"`{reason}`" not in RECORDS} == set()

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from learner.transfer import GlooSender
+from learner.transfer.sending import GlooSender
 from producer.config import ProducerConfig
-from producer.engine import Completion, Ending, Engine, EngineDead, Loaded, Sampling, TransferOffer
-from producer.scripted_engine import ScriptedEngine
-from schemas.config import GenerationConfig, ModelConfig, RefitConfig
+from producer.engine.protocol import Completion, Ending, Engine, EngineDead, Loaded, Sampling, TransferOffer
+from producer.engine.scripted_engine import ScriptedEngine
+from schemas.config.sections import GenerationConfig, ModelConfig, RefitConfig
 from schemas.errors import TransferError
-from schemas.weights import WeightPlan, make_plan, probe_tokens, tensor_index
+from schemas.weights.plan import WeightPlan, make_plan, probe_tokens, tensor_index
 
 if TYPE_CHECKING:
     import torch
@@ -109,7 +109,7 @@ class Oracle:
 
 @pytest.fixture(scope="session")
 def vllm(oracle: Oracle) -> Iterator[Engine]:
-    from producer.vllm_engine import VllmEngine
+    from producer.engine.vllm_engine import VllmEngine
 
     engine = VllmEngine(*settings(oracle))
     yield engine
@@ -317,7 +317,7 @@ def test_weights_that_do_not_match_the_digest_are_not_loaded(
         await refit(engine, oracle, seed=41)
         version = engine.version
         await engine.pause(drop_caches=True)
-        monkeypatch.setattr("learner.transfer.checksum", lambda buffer: 1)
+        monkeypatch.setattr("learner.transfer.sending.checksum", lambda buffer: 1)
         with sending(oracle, oracle.weights(42), version + 1) as (offered, _), pytest.raises(TransferError, match="digest"):
             await engine.receive(offered)
         await engine.resume()

@@ -7,8 +7,8 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-from schemas import control, status
-from schemas.group import TrajectoryGroup
+from schemas.records import control, status
+from schemas.records.group import TrajectoryGroup
 from tests.contract.golden_records import FOLDER, GOLDEN, path_of
 
 AGAIN = "a changed record needs a new schema number; then: python -m tests.contract.golden_records --write"

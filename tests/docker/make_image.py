@@ -16,8 +16,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from broker_config.installation import Installation, install
-from broker_config.server_properties import LOG4J2
+from broker_config.local.installation import Installation, install
+from broker_config.local.server_properties import LOG4J2
 
 COMMANDS = ("sh", "env", "sed", "tr", "mkdir")
 ENTRYPOINT = """\

@@ -20,9 +20,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from launch.config import ALL_SECTIONS
-from launch.resume import changeable
-from schemas.config import AGREED_SECTIONS, LOCAL_KEYS, SECTIONS, Section
+from launch.config.file import ALL_SECTIONS
+from launch.config.resume import changeable
+from schemas.config.sections import AGREED_SECTIONS, LOCAL_KEYS, SECTIONS, Section
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- tables: made by `python -m tests.docs.config_table --write` -->"

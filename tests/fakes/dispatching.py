@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from learner.dispatcher import events as ev
-from learner.dispatcher.core import Dispatcher
-from learner.dispatcher.plan import Plan
-from schemas.control import State
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from learner.dispatcher.deciding import events as ev
+from learner.dispatcher.deciding.core import Dispatcher
+from learner.dispatcher.deciding.plan import Plan
 from schemas.identity import Attempt
-from schemas.requests import Request
-from schemas.seal import Seal, SealedSlot
-from schemas.status import FailureKind
+from schemas.records.control import State
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.requests import Request
+from schemas.records.seal import Seal, SealedSlot
+from schemas.records.status import FailureKind
 from tests.fakes.plans import make_plan
 from tests.fakes.records import (
     PLAN_DIGEST,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learner.checkpoint import Determinism
+from learner.checkpoint.folders import Determinism
 
 FACTS = Determinism(
     torch="2",

@@ -8,7 +8,7 @@ from typing import Any
 
 from producer.environments.base import Generate, RolloutRequest, Split
 from producer.environments.tiny_inc import TinyInc
-from schemas.group import Trajectory
+from schemas.records.group import Trajectory
 
 CAUSE = "the judge is on holiday"
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from schemas import group as groups
 from schemas.draws import row_of
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.identity import Attempt
-from schemas.validity import Rules
+from schemas.records import group as groups
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.validity import Rules
 from tests.fakes.records import UUID
 
 RULES = Rules(

@@ -27,11 +27,11 @@ ROOT = Path(__file__).parents[2]
 FORK_S = 300.0  # the first one waits for the imports
 IMPORTS: Final = (
     "producer.shell",
-    "producer.scripted_engine",
-    "schemas.transfer",
+    "producer.engine.scripted_engine",
+    "schemas.weights.gloo",
     "transformers",
     "learner.session",
-    "launch.torchrun",
+    "launch.processes.torchrun",
 )
 TURN_S = 0.02
 

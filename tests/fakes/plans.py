@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from learner.dispatcher.plan import Plan
-from schemas.config import DispatchConfig, GenerationConfig, GrpoConfig, RefitConfig
+from learner.dispatcher.deciding.plan import Plan
+from schemas.config.sections import DispatchConfig, GenerationConfig, GrpoConfig, RefitConfig
 from tests.fakes.records import DIGESTS, PLAN_DIGEST, UUID
 
 

@@ -6,10 +6,10 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-from schemas.control import Claim, DatasetFacts, Member, State
 from schemas.identity import Attempt
-from schemas.requests import Request, SamplingParameters
-from schemas.status import Ack, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
+from schemas.records.control import Claim, DatasetFacts, Member, State
+from schemas.records.requests import Request, SamplingParameters
+from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
 
 UUID = "0123456789abcdef0123456789abcdef"
 PLAN_DIGEST = "plan"

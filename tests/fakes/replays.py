@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.config import dump as dump_config
-from launch.config import parse
-from learner.checkpoint import Manifest, Offsets
-from learner.replay.sealed import SealedBatch
-from schemas import group as groups
-from schemas.metrics import StepMetrics
-from schemas.seal import Seal, SealedSlot
+from launch.config.file import dump as dump_config
+from launch.config.file import parse
+from learner.checkpoint.folders import Manifest, Offsets
+from learner.replay.sources.sealed import SealedBatch
+from schemas.records import group as groups
+from schemas.records.metrics import StepMetrics
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes import saved
 from tests.fakes.facts import FACTS
 from tests.fakes.groups import make_group

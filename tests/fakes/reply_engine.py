@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from producer.engine import Completion, Ending, Loaded, Sampling, TransferOffer
-from schemas.group import Span
+from producer.engine.protocol import Completion, Ending, Loaded, Sampling, TransferOffer
+from schemas.records.group import Span
 from tests.fakes.word_tokenizer import EOS
 
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from broker_config.reader import Record
+from broker_config.clients.reader import Record
 from broker_config.topics import Topics
-from schemas import group as groups
-from schemas import seal as seals
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
-from schemas.headers import as_mapping, of_group, of_seal
 from schemas.identity import Attempt, seal_key
-from schemas.records import JsonRecord
-from schemas.seal import Seal, SealedSlot
+from schemas.records import group as groups
+from schemas.records import seal as seals
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.headers import as_mapping, of_group, of_seal
+from schemas.records.json_record import JsonRecord
+from schemas.records.seal import Seal, SealedSlot
 
 RUN = "tiny-20260101-120000"
 UUID = "0123456789abcdef0123456789abcdef"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from learner import checkpoint
-from learner.checkpoint import Manifest, Writing
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Manifest, Writing
 
 
 def save(

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from learner.dispatcher import events as de
-from learner.dispatcher.core import Dispatcher
-from producer.engine import Loaded
-from schemas.control import Claim, State
-from schemas.seal import Seal
-from schemas.status import Beat
+from learner.dispatcher.deciding import events as de
+from learner.dispatcher.deciding.core import Dispatcher
+from producer.engine.protocol import Loaded
+from schemas.records.control import Claim, State
+from schemas.records.seal import Seal
+from schemas.records.status import Beat
 from tests.fakes.records import PLAN_DIGEST, UUID, make_claim
 from tests.fakes.sim_logs import CONTROL, REQUESTS, STATUS, Partition, Published, Reader, Topic
 

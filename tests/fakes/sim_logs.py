@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.group import TrajectoryGroup
+from schemas.records.group import TrajectoryGroup
 
 Topic = tuple[str, int]
 Partition = tuple[Topic, int]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from producer import events as pe
 from producer.core import ProducerCore
-from producer.engine import Loaded, TransferOffer
+from producer.engine.protocol import Loaded, TransferOffer
 from producer.events import Key
-from schemas.requests import Request
-from schemas.status import FailureKind, Report
+from schemas.records.requests import Request
+from schemas.records.status import FailureKind, Report
 from tests.fakes.records import DIGESTS, PLAN_DIGEST, make_heartbeat
 from tests.fakes.sim_logs import CONTROL, REQUESTS, STATUS, Reader
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from producer.engine import Sampling
-from schemas.group import Span
+from producer.engine.protocol import Sampling
+from schemas.records.group import Span
 from tests.fakes.switched_model import VOCAB, SwitchedModel
 
 if TYPE_CHECKING:
-    from producer.vllm_engine import VllmEngine
+    from producer.engine.vllm_engine import VllmEngine
 
 WAIT_S = 60.0
 EXACT = 1e-4

@@ -18,14 +18,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.children import ChildSpec
-from launch.config import RestartConfig
-from launch.display import PlainLines
-from launch.events import BrokerBack, BrokerLost
-from launch.supervisor import Supervisor
-from launch.view import RunView, Snapshot
-from schemas.control import Claim, Member, State, Stop
-from schemas.status import Heartbeat, ProducerState
+from launch.config.file import RestartConfig
+from launch.observe.display import PlainLines
+from launch.observe.view import RunView, Snapshot
+from launch.processes.children import ChildSpec
+from launch.supervise.events import BrokerBack, BrokerLost
+from launch.supervise.supervisor import Supervisor
+from schemas.records.control import Claim, Member, State, Stop
+from schemas.records.status import Heartbeat, ProducerState
 from tests.fakes.runs import UUID
 
 

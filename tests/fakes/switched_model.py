@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-from learner.transfer import GlooSender
-from producer.engine import TransferOffer
+from learner.transfer.sending import GlooSender
+from producer.engine.protocol import TransferOffer
 from schemas.errors import TransferError
-from schemas.weights import make_plan, probe_tokens, tensor_index
+from schemas.weights.plan import make_plan, probe_tokens, tensor_index
 
 VOCAB = 48
 TIMEOUT_S = 20.0

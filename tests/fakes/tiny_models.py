@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner.batch import TrainBatch
+from learner.grpo.batch import TrainBatch
 
 VOCAB = 48
 SIZES = {

@@ -14,8 +14,8 @@ import sys
 from concurrent.futures import Future
 from typing import Any, Final
 
+from broker_config.clients.writer import LogWriter
 from broker_config.topics import parse
-from broker_config.writer import LogWriter
 from producer.__main__ import main as producer_main
 
 VARIABLE: Final = "WEIR_WITNESS"

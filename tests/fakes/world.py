@@ -13,15 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from learner.dispatcher.core import Dispatcher
-from learner.dispatcher.plan import Plan
-from schemas.control import Claim, DatasetFacts, State
+from learner.dispatcher.deciding.core import Dispatcher
+from learner.dispatcher.deciding.plan import Plan
 from schemas.draws import row_of
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.identity import Attempt
-from schemas.requests import Request
-from schemas.seal import Seal
-from schemas.status import Beat
+from schemas.records.control import Claim, DatasetFacts, State
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.requests import Request
+from schemas.records.seal import Seal
+from schemas.records.status import Beat
 from tests.fakes.plans import make_plan
 from tests.fakes.records import UUID, make_operator
 from tests.fakes.sim_learner import Fenced, SimLearner

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from learner.config import LearnerConfig, LossFnConfig
 from learner.model.policy import Policy
-from schemas.config import ModelConfig
+from schemas.config.sections import ModelConfig
 from tests.fakes.tiny_models import make_batch, share
 
 Layout = dict[str, Any]

@@ -16,17 +16,18 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from broker_config import admin as topics_admin
-from broker_config import clients, topics
-from broker_config.admin import LogBounds, TopicExists
-from broker_config.consuming import assign
+from broker_config import topics
+from broker_config.clients import admin as topics_admin
+from broker_config.clients import settings as clients
+from broker_config.clients.admin import LogBounds, TopicExists
+from broker_config.clients.consuming import assign
+from broker_config.clients.errors import data_of
+from broker_config.clients.security import security_settings
 from broker_config.deadline import Deadline
-from broker_config.kafka_errors import data_of
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from broker_config.preflight import check_broker
-from broker_config.security import security_settings
 from broker_config.topics import Topics, TopicSpec
-from schemas.config import KafkaConfig, SecurityConfig
+from schemas.config.sections import KafkaConfig, SecurityConfig
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded
 from tests.brokers import Broker
 from tests.support import eventually
@@ -335,7 +336,7 @@ def test_starting_twice_gives_the_running_broker(own_broker: MakeBroker) -> None
 def test_two_processes_that_start_at_once_start_one_broker(own_broker: MakeBroker) -> None:
     local = own_broker()
     program = (
-        "import sys; from pathlib import Path; from broker_config.local_broker import LocalBroker;"
+        "import sys; from pathlib import Path; from broker_config.local.broker import LocalBroker;"
         "from broker_config.deadline import Deadline;"
         "local = LocalBroker(Path(sys.argv[1])); print(local.start(Deadline(60)), local.pid)"
     )

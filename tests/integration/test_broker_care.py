@@ -12,18 +12,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker_config import admin
-from broker_config.admin import TopicInfo, create_topics
-from broker_config.clients import make_admin
+from broker_config.clients import admin
+from broker_config.clients.admin import TopicInfo, create_topics
+from broker_config.clients.settings import make_admin
+from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import version_spec
-from broker_config.writer import LogWriter
-from launch.broker import BrokerUse, use_broker
-from launch.broker_care import BrokerCare
-from launch.events import BrokerBack, BrokerLost
-from schemas.config import KafkaConfig
+from launch.processes.broker import BrokerUse, use_broker
+from launch.supervise.broker_care import BrokerCare
+from launch.supervise.events import BrokerBack, BrokerLost
+from schemas.config.sections import KafkaConfig
 from tests.own_cache import make_cache
 from tests.support import eventually
 
@@ -117,7 +117,7 @@ def test_topics_that_nobody_leads_are_told_of(use: BrokerUse, monkeypatch: pytes
     monkeypatch.setattr(
         admin, "describe", lambda client, names, deadline: {info.name: info for info in found if info.name in names}
     )
-    monkeypatch.setattr("launch.broker_care.SILENT_S", 1.0)
+    monkeypatch.setattr("launch.supervise.broker_care.SILENT_S", 1.0)
     with looked_after(use, lambda: ["r.control", "r.status", "r.gone"]) as care:
         (lost,) = eventually(care.news, 30, "the partition to be told of")
         assert isinstance(lost, BrokerLost) and not lost.ended

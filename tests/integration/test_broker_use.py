@@ -12,11 +12,11 @@ import pytest
 
 from broker_config.cache import kafka_cache
 from broker_config.deadline import Deadline
-from broker_config.installation import install
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
+from broker_config.local.installation import install
 from broker_config.locate import ENVIRONMENT
-from launch.broker import in_use, keep, use_broker
-from schemas.config import KafkaConfig
+from launch.processes.broker import in_use, keep, use_broker
+from schemas.config.sections import KafkaConfig
 from schemas.errors import ConfigError
 from tests.support import eventually
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from broker_config import admin
-from broker_config.clients import make_admin
+from broker_config.clients import admin
+from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, specs_for_run, version_spec
-from learner import checkpoint
 from learner import run as learner_run
-from schemas.config import KafkaConfig
+from learner.checkpoint import folders as checkpoint
+from schemas.config.sections import KafkaConfig
 from tests.brokers import Broker
 from tests.fakes.process_group import gloo  # noqa: F401 - a fixture
 from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end, wait_for

@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 from producer.config import ProducerConfig
-from producer.engine import Sampling
+from producer.engine.protocol import Sampling
 from producer.environments.base import Environment, Generate, Prompt, RolloutRequest, TrajectoryBuilder
 from producer.rollout import Limits, roll_out
-from schemas.config import GenerationConfig, ModelConfig, RefitConfig
+from schemas.config.sections import GenerationConfig, ModelConfig, RefitConfig
 from schemas.errors import TransferError
-from schemas.group import Kind, Span, Trajectory
+from schemas.records.group import Kind, Span, Trajectory
 from tests.fakes.stopped_engine import EXACT, KEEP, RECOMPUTE, WAIT_S, Bench, Sampled, eventually, largest, prompt_of
 from tests.fakes.switched_model import SwitchedModel
 
 if TYPE_CHECKING:
-    from producer.vllm_engine import VllmEngine
+    from producer.engine.vllm_engine import VllmEngine
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -52,7 +52,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> SwitchedModel:
 
 @pytest.fixture(scope="module")
 def started(model: SwitchedModel) -> Iterator[VllmEngine]:
-    from producer.vllm_engine import VllmEngine
+    from producer.engine.vllm_engine import VllmEngine
 
     engine = VllmEngine(
         ModelConfig(path=str(model.folder), dtype="float32", max_total_sequence_length=LENGTH),

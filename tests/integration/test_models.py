@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launch.model_build import ModelBuild
 from launch.models.recipes import build
-from schemas.config import ModelConfig
+from launch.processes.model_build import ModelBuild
+from schemas.config.sections import ModelConfig
 from schemas.errors import WeirError
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,10 +14,10 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from transformers import AutoModelForCausalLM
 
-from learner.batch import TrainBatch
 from learner.config import LearnerConfig, LossFnConfig
+from learner.grpo.batch import TrainBatch
 from learner.model.policy import Policy
-from schemas.config import ModelConfig
+from schemas.config.sections import ModelConfig
 from schemas.errors import ConfigError, WeirError
 from tests.fakes.process_group import gloo  # noqa: F401 - a fixture
 from tests.fakes.tiny_models import FAMILIES, hf_logprobs, make_batch, make_model

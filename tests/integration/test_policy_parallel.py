@@ -42,7 +42,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 def alone(outcome: Outcome, gloo: None) -> Alone:  # noqa: F811 - the fixture
     from learner.config import LearnerConfig, LossFnConfig
     from learner.model.policy import Policy
-    from schemas.config import ModelConfig
+    from schemas.config.sections import ModelConfig
 
     learner = LearnerConfig(train_micro_batch_size=3, optimizer={"lr": 1e-3, "adam_eps": 1e-4})
     model = ModelConfig(path=str(outcome[2]), dtype="float32")

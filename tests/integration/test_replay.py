@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from broker_config.admin import create_topics, delete_topics
-from broker_config.clients import make_admin
+from broker_config.clients.admin import create_topics, delete_topics
+from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
-from broker_config.local_broker import LocalBroker
+from broker_config.local.broker import LocalBroker
 from broker_config.topics import Topics, version_spec
-from learner.checkpoint import read, step_folder
-from learner.replay.dump import read_records, seal_off, verify, write_records
-from schemas.config import KafkaConfig
+from learner.checkpoint.folders import read, step_folder
+from learner.replay.sources.dump import read_records, seal_off, verify, write_records
+from schemas.config.sections import KafkaConfig
 from tests.brokers import Broker
 from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end
 

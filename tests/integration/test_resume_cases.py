@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from broker_config import admin
-from broker_config.clients import make_admin
+from broker_config.clients import admin
+from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
-from schemas.config import KafkaConfig
-from schemas.headers import as_mapping
+from schemas.config.sections import KafkaConfig
+from schemas.records.headers import as_mapping
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, by_hand
 from tests.chaos.crashes import RUN, Account, CrashingRun, G, N, Strike

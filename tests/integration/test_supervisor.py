@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from schemas.control import Stop
+from schemas.records.control import Stop
 from tests.support import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -214,7 +214,7 @@ def test_a_killed_supervisor_leaves_nothing_behind(supervised: Supervised) -> No
 def test_a_killed_guard_leaves_nothing_behind(supervised: Supervised) -> None:
     supervised.start(WITH_WORKER, WAIT, stop_timeout=1)
     supervised.children(3)
-    guard = next(p for p in supervised.left() if "launch.guard" in p.cmdline() and WITH_WORKER in p.cmdline())
+    guard = next(p for p in supervised.left() if "launch.processes.guard" in p.cmdline() and WITH_WORKER in p.cmdline())
     guard.kill()
     assert "SIGKILL" in supervised.outcome()["cause"]
 

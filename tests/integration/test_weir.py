@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from broker_config.admin import create_topics
-from broker_config.clients import make_admin, make_producer
+from broker_config.clients.admin import create_topics
+from broker_config.clients.reader import Record
+from broker_config.clients.settings import make_admin, make_producer
 from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
-from broker_config.reader import Record
 from broker_config.topics import Topics, specs_for_run, version_spec
-from launch.config import parse
+from launch.config.file import parse
 from launch.folders import make
-from launch.watch import Watch
-from schemas.control import Claim, State, Stop
-from schemas.metrics import StepMetrics
-from schemas.status import Beat, Heartbeat, ProducerState
+from launch.observe.watch import Watch
+from schemas.records.control import Claim, State, Stop
+from schemas.records.metrics import StepMetrics
+from schemas.records.status import Beat, Heartbeat, ProducerState
 from tests.brokers import Broker
 from tests.fakes.runs import UUID, group_record, json_record, make_group, make_seal, raw_config, seal_record
 from tests.pipeline import SCRIPTED, start_run, wait_for

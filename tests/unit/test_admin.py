@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient
 
-from broker_config import admin
-from broker_config.admin import TopicExists
+from broker_config.clients import admin
+from broker_config.clients.admin import TopicExists
 from broker_config.deadline import Deadline
 from broker_config.topics import TopicSpec
 from schemas.errors import BrokerAway, BrokerError, DeadlineExceeded

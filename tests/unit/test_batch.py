@@ -6,12 +6,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.batch import make_batch
-from learner.group_metrics import group_metrics
-from learner.split import split_by_tokens
-from schemas.config import GrpoConfig
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from learner.grpo.batch import make_batch
+from learner.grpo.group_metrics import group_metrics
+from learner.grpo.split import split_by_tokens
+from schemas.config.sections import GrpoConfig
 from schemas.identity import Attempt
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
 
 GRPO = GrpoConfig(num_prompts_per_step=2, num_generations_per_prompt=2, normalize_rewards=False)
 

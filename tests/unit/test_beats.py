@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from learner.dispatcher.beats import Beats
+from learner.dispatcher.serving.beats import Beats
 from schemas.errors import BrokerError
 
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from schemas import blobs
 from schemas.errors import RecordRefused
+from schemas.records import blobs
 from tests.fakes.damage import ANYTHING
 
 

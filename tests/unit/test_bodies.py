@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from learner.dispatcher.bodies import Bodies
+from learner.dispatcher.serving.bodies import Bodies
 from schemas.errors import LostData
-from schemas.seal import Seal, SealedSlot
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.records import UUID, digest_of
 
 TOPIC = "t-1.trajectories.v00000012"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker_config.broker_log import fault
+from broker_config.local.broker_log import fault
 
 START = "[2026-01-01 10:00:00,000] INFO [KafkaRaftServer nodeId=1] Kafka Server started (kafka.server.KafkaRaftServer)"
 FAILED = "[2026-01-01 10:00:01,000] ERROR Error while {} (org.apache.kafka.storage.internals.log.LogDirFailureChannel)"

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from learner.catch_up import CatchUp
+from learner.checkpoint.catch_up import CatchUp
 
 
 def test_steps_that_differ_are_named_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from learner import checkpoint
-from learner.checkpoint import Manifest, Offsets
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Manifest, Offsets
 from schemas.errors import FileError, WeirError
 from tests.fakes import saved
 from tests.fakes.facts import FACTS

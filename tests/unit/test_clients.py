@@ -7,11 +7,11 @@ import pytest
 from confluent_kafka import KafkaError
 from pydantic import SecretStr
 
-from broker_config import clients
-from broker_config.kafka_errors import REPEAT_S, ErrorLog, explain
-from broker_config.security import resolve_secret, security_settings
+from broker_config.clients import settings as clients
+from broker_config.clients.errors import REPEAT_S, ErrorLog, explain
+from broker_config.clients.security import resolve_secret, security_settings
 from broker_config.topics import MIB, max_message_bytes
-from schemas.config import KafkaConfig, SecurityConfig
+from schemas.config.sections import KafkaConfig, SecurityConfig
 from schemas.errors import ConfigError
 
 SERVERS = "127.0.0.1:1"

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.config import AGREED_SECTIONS, LOCAL_KEYS, SHARED_SECTIONS, GrpoConfig, KafkaConfig, RunConfig, Section
-from schemas.config_file import agreed, apply_overrides, digest, flatten, load, parse, read
+from schemas.config.file import agreed, apply_overrides, digest, flatten, load, parse, read
+from schemas.config.sections import AGREED_SECTIONS, LOCAL_KEYS, SHARED_SECTIONS, GrpoConfig, KafkaConfig, RunConfig, Section
 from schemas.errors import ConfigError, Problem
 
 MODELS: dict[str, type[Section]] = {"run": RunConfig, "grpo": GrpoConfig, "kafka": KafkaConfig}

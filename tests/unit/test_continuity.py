@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker_config.admin import LogBounds, TopicInfo
+from broker_config.clients.admin import LogBounds, TopicInfo
 from broker_config.topics import Topics
-from learner.checkpoint import Manifest, Offsets
-from learner.dispatcher.continuity import Holdings, Loss, find_losses, first_lost, report, sealed_versions
-from schemas.control import State
-from schemas.seal import Seal, SealedSlot
+from learner.checkpoint.folders import Manifest, Offsets
+from learner.dispatcher.takeover.continuity import Holdings, Loss, find_losses, first_lost, report, sealed_versions
+from schemas.records.control import State
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.facts import FACTS
 
 TOPICS = Topics("r")

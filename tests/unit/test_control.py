@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import control
-from schemas.control import Claim, Round, State, Stop, TransferGroup
 from schemas.errors import RecordRefused
+from schemas.records import control
+from schemas.records.control import Claim, Round, State, Stop, TransferGroup
 from tests.fakes.records import make_claim, make_dataset, make_state
 
 

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_config.reader import Record
+from broker_config.clients.reader import Record
 from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import resolve
-from schemas.control import Claim, Member, State, Stop
 from schemas.errors import ConfigError
-from schemas.metrics import StepMetrics
-from schemas.quarantine import Quarantined
-from schemas.requests import Request, SamplingParameters
-from schemas.status import Ack, Heartbeat, ProducerState
+from schemas.records.control import Claim, Member, State, Stop
+from schemas.records.metrics import StepMetrics
+from schemas.records.quarantine import Quarantined
+from schemas.records.requests import Request, SamplingParameters
+from schemas.records.status import Ack, Heartbeat, ProducerState
 from tests.fakes.runs import RUN, UUID, group_record, json_record, make_group, make_seal, make_trajectory, seal_record
 
 LETTERS = Text(lambda ids: "".join(chr(ord("a") + i) for i in ids))

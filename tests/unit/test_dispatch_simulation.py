@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from producer.events import Leave
-from schemas.status import FailureKind
+from schemas.records.status import FailureKind
 from tests.fakes.sim_learner import Fenced
 from tests.fakes.sim_logs import Published, Settings
 from tests.fakes.sim_producer import SimProducer

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from learner.dispatcher import events as ev
+from learner.dispatcher.deciding import events as ev
 from schemas.draws import row_of
 from schemas.errors import ProtocolError
-from schemas.status import FailureKind
+from schemas.records.status import FailureKind
 from tests.fakes.dispatching import Driver, Published, foreign_seal, keys, make_group_read, of, requests, started
 from tests.fakes.records import (
     UUID,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher import events as ev
-from schemas.status import ProducerState
+from learner.dispatcher.deciding import events as ev
+from schemas.records.status import ProducerState
 from tests.fakes.dispatching import Driver, Published, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,

@@ -3,8 +3,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from learner.dispatcher import events as ev
-from learner.dispatcher.shell import Shell
+from learner.dispatcher.deciding import events as ev
+from learner.dispatcher.serving.shell import Shell
 
 
 def test_closing_a_topic_gives_back_all_that_is_kept_for_it() -> None:

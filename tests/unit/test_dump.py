@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker_config.stored import StoredRecord
-from learner.replay import dump
-from learner.replay.dump import DumpedTopic, DumpSource, Index
-from schemas import group as groups
+from broker_config.clients.stored import StoredRecord
+from learner.replay.sources import dump
+from learner.replay.sources.dump import DumpedTopic, DumpSource, Index
 from schemas.errors import ConfigError, WeirError
-from schemas.headers import of_group
+from schemas.records import group as groups
+from schemas.records.headers import of_group
 from tests.fakes.groups import make_group
 from tests.fakes.records import UUID
 

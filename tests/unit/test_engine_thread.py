@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from producer.engine import EngineDead
-from producer.engine_thread import EngineThread
+from producer.engine.protocol import EngineDead
+from producer.engine.thread import EngineThread
 from schemas.errors import TransferError
 
 

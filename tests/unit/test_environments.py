@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from producer.engine import Completion, Ending
+from producer.engine.protocol import Completion, Ending
 from producer.environments import registry
 from producer.environments.addition import Addition
 from producer.environments.base import (
@@ -27,9 +27,9 @@ from producer.environments.reasoning_gym import ReasoningGym
 from producer.environments.single_turn import FunctionEnvironment, SingleTurn
 from producer.environments.threads import Threads
 from producer.environments.tiny_inc import TinyInc, held_out, increment
-from schemas.config import EnvironmentConfig
+from schemas.config.sections import EnvironmentConfig
 from schemas.errors import ConfigError
-from schemas.group import FinishReason, Span, Trajectory
+from schemas.records.group import FinishReason, Span, Trajectory
 from tests.fakes.word_tokenizer import EOS, word_tokenizer
 
 

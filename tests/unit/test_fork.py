@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from launch.config import RunFile, dump, parse
-from launch.rules import Context, Machine, fork_is_possible
-from learner import checkpoint
-from learner.checkpoint import Determinism, Manifest, Offsets
-from learner.fork import check_forked, find_fork
-from learner.replay.dump import Index, seal_off
+from launch.config.file import RunFile, dump, parse
+from launch.config.rules import Context, Machine, fork_is_possible
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Determinism, Manifest, Offsets
+from learner.checkpoint.fork import check_forked, find_fork
+from learner.replay.sources.dump import Index, seal_off
 from schemas.errors import ConfigError, Problem, WeirError
 from tests.fakes import saved
 from tests.fakes.runs import raw_config

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import group as groups
 from schemas.errors import RecordRefused
-from schemas.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records import group as groups
+from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from tests.fakes.groups import make_group, make_trajectory
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import group as groups
-from schemas import seal as seals
-from schemas.group import FinishReason, Span
-from schemas.headers import GIST_BYTES, as_mapping, of_group, of_seal
-from schemas.seal import Seal, SealedSlot
+from schemas.records import group as groups
+from schemas.records import seal as seals
+from schemas.records.group import FinishReason, Span
+from schemas.records.headers import GIST_BYTES, as_mapping, of_group, of_seal
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.records import UUID, digest_of
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from broker_config.reader import Record
-from learner.dispatcher.events import GroupRead, GroupRefused, Kind, SealRead
-from learner.dispatcher.intake import Intake
-from schemas import group as groups
-from schemas import seal as seals
-from schemas.group import TrajectoryGroup
-from schemas.headers import as_mapping, of_group, of_seal
+from broker_config.clients.reader import Record
+from learner.dispatcher.deciding.events import GroupRead, GroupRefused, Kind, SealRead
+from learner.dispatcher.serving.intake import Intake
 from schemas.identity import Attempt, seal_key
-from schemas.quarantine import RAW_BYTES, Quarantined
-from schemas.seal import Seal, SealedSlot
+from schemas.records import group as groups
+from schemas.records import seal as seals
+from schemas.records.group import TrajectoryGroup
+from schemas.records.headers import as_mapping, of_group, of_seal
+from schemas.records.quarantine import RAW_BYTES, Quarantined
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.groups import RULES, make_group, with_trajectory
 from tests.fakes.records import UUID, digest_of
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from learner.config import LEARNER_SECTIONS, LearnerConfig, LossFnConfig, OptimizerConfig
-from schemas.config_file import parse
+from schemas.config.file import parse
 
 
 def problems(**sections: dict[str, Any]) -> str:
@@ -22,7 +22,7 @@ def test_every_section_has_defaults() -> None:
 
 
 def test_importing_the_config_imports_neither_torch_nor_megatron() -> None:
-    code = "import sys, learner.config, learner.checkpoint, learner.group_metrics, learner.split; "
+    code = "import sys, learner.config, learner.checkpoint.folders, learner.grpo.group_metrics, learner.grpo.split; "
     code += "print([name for name in ('torch', 'megatron', 'transformers', 'vllm') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

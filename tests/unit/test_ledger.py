@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from learner.replay.sealed import SealedBatch
+from learner.replay.sources.sealed import SealedBatch
 from schemas.errors import WeirError
 from schemas.identity import Attempt
-from schemas.metrics import StepMetrics
-from schemas.seal import Seal, SealedSlot
+from schemas.records.metrics import StepMetrics
+from schemas.records.seal import Seal, SealedSlot
 from tests.chaos.ledger import Place, read_acknowledged, settle
 from tests.fakes.records import UUID
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.client import DispatcherClient
-from learner.dispatcher.link import ALIVE, Answers, Link, LinkClosed, LinkSilent
+from learner.link.channel import ALIVE, Answers, Link, LinkClosed, LinkSilent
+from learner.link.client import DispatcherClient
 
 JOIN_S = 20.0
 
@@ -140,7 +140,7 @@ def test_an_end_that_closed_itself_says_so(ends: tuple[Link, Link]) -> None:
 
 
 def test_while_an_answer_takes_long_the_dispatcher_gives_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.dispatcher.link.ALIVE_S", 0.01)
+    monkeypatch.setattr("learner.link.channel.ALIVE_S", 0.01)
     left, right = socket.socketpair()
     with closing(Link(left, silence_s=20)) as rank, closing(Link(right)) as dispatcher:
         answers = Answers(dispatcher)
@@ -159,7 +159,7 @@ def test_while_an_answer_takes_long_the_dispatcher_gives_signs_of_life(monkeypat
 
 @pytest.mark.parametrize("owing", [True, False])
 def test_signs_of_life_come_only_while_an_answer_is_owed(owing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("learner.dispatcher.link.ALIVE_S", 0.01)
+    monkeypatch.setattr("learner.link.channel.ALIVE_S", 0.01)
     left, right = socket.socketpair()
     with closing(Link(left, silence_s=20 if owing else 0.2)) as rank, closing(Link(right)) as dispatcher:
         answers = Answers(dispatcher, owing=owing)

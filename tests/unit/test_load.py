@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from broker_config.admin import TopicExists
-from broker_config.stored import StoredRecord
+from broker_config.clients.admin import TopicExists
+from broker_config.clients.stored import StoredRecord
 from broker_config.topics import TopicSpec
-from launch.config import dump as dump_config
-from launch.config import parse, read
-from launch.load import Loading, load, plan_load
-from learner.checkpoint import read as read_manifest
-from learner.replay import dump
-from learner.replay.dump import DumpedTopic, Index
+from launch.archive.load import Loading, load, plan_load
+from launch.config.file import dump as dump_config
+from launch.config.file import parse, read
+from learner.checkpoint.folders import read as read_manifest
+from learner.replay.sources import dump
+from learner.replay.sources.dump import DumpedTopic, Index
 from schemas.errors import BrokerError, ConfigError, WeirError
 from tests.fakes.records import UUID
 from tests.fakes.replays import save_checkpoint

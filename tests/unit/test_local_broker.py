@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from broker_config import artifacts, installation, ports
 from broker_config.deadline import Deadline
-from broker_config.installation import Installation, installed
-from broker_config.local_broker import LocalBroker
+from broker_config.local import artifacts, installation, ports
+from broker_config.local.broker import LocalBroker
+from broker_config.local.installation import Installation, installed
+from broker_config.local.server_properties import server_properties
+from broker_config.local.tools import TOOLS, write_wrappers
 from broker_config.locate import bootstrap_servers, configured_servers, on_loopback
 from broker_config.preflight import parse_servers
 from broker_config.processes import ProcessId, file_lock
-from broker_config.server_properties import server_properties
-from broker_config.tools import TOOLS, write_wrappers
-from schemas.config import KafkaConfig
+from schemas.config.sections import KafkaConfig
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded
 
 
@@ -60,7 +60,7 @@ def test_a_bound_port_is_not_free() -> None:
 
 
 def test_a_taken_port_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker_config.local_broker.install", lambda say: Installation(Path("/java"), ()))
+    monkeypatch.setattr("broker_config.local.broker.install", lambda say: Installation(Path("/java"), ()))
     [port] = ports.free_ports(1, first=25000)
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", port))

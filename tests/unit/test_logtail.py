@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from launch.logtail import error_lines, pick_error, tail
+from launch.observe.logtail import error_lines, pick_error, tail
 
 WORKER = """\
 12:00:00.000 INFO    learner: starting

@@ -10,21 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from broker_config.admin import TopicInfo
-from broker_config.stored import StoredRecord
+from broker_config.clients.admin import TopicInfo
+from broker_config.clients.stored import StoredRecord
 from broker_config.topics import Topics
-from launch.config import read
-from launch.dump import make_dump, plan_dump
+from launch.archive.dump import make_dump, plan_dump
+from launch.config.file import read
 from launch.folders import RunFolder
-from learner.replay import dump
+from learner.replay.sources import dump
 from schemas import disk
-from schemas import group as groups
-from schemas import seal as seals
 from schemas.disk import explain
 from schemas.errors import ConfigError, WeirError
-from schemas.headers import of_group, of_seal
-from schemas.metrics import StepMetrics
-from schemas.seal import Seal, SealedSlot
+from schemas.records import group as groups
+from schemas.records import seal as seals
+from schemas.records.headers import of_group, of_seal
+from schemas.records.metrics import StepMetrics
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.groups import make_group
 from tests.fakes.records import UUID
 from tests.fakes.replays import run_folder

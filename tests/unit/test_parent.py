@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from broker_config.deadline import Deadline
-from learner.dispatcher.parent import Parent
+from learner.dispatcher.serving.parent import Parent
 from schemas.errors import WeirError
 from tests.support import eventually
 
@@ -27,7 +27,7 @@ def is_stopped(pid: int) -> bool:
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE)
     monkeypatch.setattr("os.getppid", lambda: process.pid)
-    monkeypatch.setattr("learner.dispatcher.parent.LOOK_S", 0.0)
+    monkeypatch.setattr("learner.dispatcher.serving.parent.LOOK_S", 0.0)
     yield process
     process.kill()
     process.communicate()

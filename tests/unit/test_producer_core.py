@@ -8,11 +8,11 @@ import pytest
 
 from producer import events as ev
 from producer.core import EngineState, Freeze, ProducerCore
-from producer.engine import Loaded, TransferOffer
-from schemas.config import RefitConfig
-from schemas.control import Member, Round, Stop, TransferGroup
+from producer.engine.protocol import Loaded, TransferOffer
+from schemas.config.sections import RefitConfig
 from schemas.identity import Attempt
-from schemas.status import Ack, Failed, FailureKind, Left, ProducerState
+from schemas.records.control import Member, Round, Stop, TransferGroup
+from schemas.records.status import Ack, Failed, FailureKind, Left, ProducerState
 from tests.fakes.records import UUID, key, make_claim, make_request, make_state
 
 C = TypeVar("C")

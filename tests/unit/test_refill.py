@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from broker_config.stored import StoredRecord
-from launch.refill import Refill
+from broker_config.clients.stored import StoredRecord
+from launch.archive.refill import Refill
 from schemas.errors import BrokerError, DeadlineExceeded
 
 TOPIC = "r.trajectories.v00000012"

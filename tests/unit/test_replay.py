@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from broker_config.stored import StoredRecord
-from launch.config import key_set
-from launch.replay import follow as follow_report
+from broker_config.clients.stored import StoredRecord
+from launch.archive.replay import follow as follow_report
+from launch.config.file import key_set
 from learner.replay.changes import FREE_KEYS, FREE_SECTIONS, check_changes
 from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, different_facts, reasons_for_tolerance
 from learner.replay.plan import Asked, GroupKey, make_job, places_in
-from learner.replay.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
+from learner.replay.sources.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
 from learner.replay.tokens import lines, record_of
-from schemas import group as groups
-from schemas import seal as seals
-from schemas.config import GrpoConfig
-from schemas.config_file import apply_overrides
+from schemas.config.file import apply_overrides
+from schemas.config.sections import GrpoConfig
 from schemas.errors import ConfigError, WeirError
-from schemas.headers import of_group, of_seal
-from schemas.metrics import StepMetrics
-from schemas.seal import Seal, SealedSlot
+from schemas.records import group as groups
+from schemas.records import seal as seals
+from schemas.records.headers import of_group, of_seal
+from schemas.records.metrics import StepMetrics
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.facts import FACTS
 from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.records import UUID

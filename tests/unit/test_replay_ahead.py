@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from learner.replay.ahead import ReadAhead
-from learner.replay.sealed import SealedBatch, Source
+from learner.replay.sources.ahead import ReadAhead
+from learner.replay.sources.sealed import SealedBatch, Source
 from schemas.errors import WeirError
-from schemas.metrics import StepMetrics
+from schemas.records.metrics import StepMetrics
 
 WITHIN_S = 10.0
 OUTCOMES = cast(Mapping[int, StepMetrics], {0: "told"})

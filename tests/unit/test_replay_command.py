@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from broker_config.locate import ENVIRONMENT
+from launch.archive.replay import environment
 from launch.cli.replay_commands import replay
-from launch.replay import environment
 from learner.replay import __main__ as entry
-from learner.replay import dump
-from learner.replay.dump import Index
 from learner.replay.plan import Asked, make_job
 from learner.replay.report import Report
+from learner.replay.sources import dump
+from learner.replay.sources.dump import Index
 from schemas.errors import ConfigError
-from schemas.metrics import StepMetrics
+from schemas.records.metrics import StepMetrics
 from tests.fakes.records import UUID
 from tests.fakes.replays import Sealed, run_folder
 

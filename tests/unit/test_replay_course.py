@@ -14,8 +14,8 @@ from learner.replay.plan import Asked, make_job
 from learner.replay.report import DIFFERS, EQUAL, Report
 from learner.run import LearnerRun
 from schemas.errors import WeirError
-from schemas.group import decode
-from schemas.metrics import StepMetrics
+from schemas.records.group import decode
+from schemas.records.metrics import StepMetrics
 from tests.fakes.facts import FACTS
 from tests.fakes.records import UUID
 from tests.fakes.replays import Sealed, run_folder

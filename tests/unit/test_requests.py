@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.config import GenerationConfig
+from schemas.config.sections import GenerationConfig
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt
-from schemas.requests import Request, SamplingParameters
+from schemas.records.requests import Request, SamplingParameters
 from tests.fakes.damage import damaged, damaged_json
 from tests.fakes.records import key, make_request
 

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from learner import run as learner_run
-from learner.checkpoint import Manifest, Offsets
-from learner.resume import check_config, differences, find_checkpoint
+from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint.resume import check_config, differences, find_checkpoint
 from learner.run import LearnerRun
 from schemas.errors import ConfigError
 from tests.fakes import saved

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learner.dispatcher.retention import cuts, retired
+from learner.dispatcher.serving.retention import cuts, retired
 
 TOPICS = [
     "r.control",

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from producer.engine import EngineDead, Sampling
+from producer.engine.protocol import EngineDead, Sampling
 from producer.environments.base import Environment, Generate, Prompt, PromptRefused, RolloutRequest, TrajectoryBuilder
 from producer.environments.exact_match import ExactMatch
 from producer.environments.single_turn import FunctionEnvironment
 from producer.rollout import Limits, PromptFailed, RolloutFailed, roll_out
-from schemas.group import FinishReason, Span, Trajectory
+from schemas.records.group import FinishReason, Span, Trajectory
 from tests.fakes.reply_engine import Call, Reply, ReplyEngine
 from tests.fakes.word_tokenizer import word_tokenizer
 

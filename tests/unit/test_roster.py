@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.roster import Producer, Roster, disagreements
+from learner.dispatcher.deciding.roster import Producer, Roster, disagreements
 from schemas.identity import Attempt
-from schemas.status import ProducerState
+from schemas.records.status import ProducerState
 from tests.fakes.records import in_hand, key, make_heartbeat, make_report
 
 

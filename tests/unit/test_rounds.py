@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.rounds import Phase, Round
+from learner.dispatcher.deciding.rounds import Phase, Round
 from schemas.errors import ProtocolError
-from schemas.status import Ack
+from schemas.records.status import Ack
 from tests.fakes.records import make_ack
 
 

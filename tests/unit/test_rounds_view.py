@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from launch.rounds_view import KEPT, RoundRow, Rounds
-from schemas.control import Member, Round, State
+from launch.observe.rounds_view import KEPT, RoundRow, Rounds
+from schemas.records.control import Member, Round, State
 from tests.fakes.records import make_ack, make_state
 
 DIGEST = "w"

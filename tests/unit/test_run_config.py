@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launch import config
-from launch.check import load
-from launch.config import ALL_SECTIONS, dump, parse
-from launch.rules import Machine
-from schemas.config import SECTIONS
+from launch.config import file as config
+from launch.config.check import load
+from launch.config.file import ALL_SECTIONS, dump, parse
+from launch.config.rules import Machine
+from schemas.config.sections import SECTIONS
 from tests.fakes.runs import raw_config
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from launch import config
 from launch.cli.export import copy_export
-from launch.config import RunFile, parse
+from launch.config import file as config
+from launch.config.file import RunFile, parse
+from launch.config.resume import changeable, resumed
 from launch.folders import RunFolder, find, make, mint_id, set_logs_aside
-from launch.outcome import FAILED, FINISHED, Outcome
-from launch.resume import changeable, resumed
-from launch.summary import summarize, trained
-from launch.view import RunView
-from learner.checkpoint import Manifest, Offsets
+from launch.observe.summary import summarize, trained
+from launch.observe.view import RunView
+from launch.supervise.outcome import FAILED, FINISHED, Outcome
+from learner.checkpoint.folders import Manifest, Offsets
 from schemas.errors import ConfigError, WeirError
 from tests.fakes import saved
 from tests.fakes.facts import FACTS

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from launch.check import check
-from launch.rules import Machine
+from launch.config.check import check
+from launch.config.rules import Machine
 from schemas.errors import ConfigError, Problem
 from tests.fakes.runs import raw_config
 

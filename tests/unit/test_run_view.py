@@ -10,15 +10,15 @@ from rich.console import Console
 
 from broker_config.topics import Topics
 from launch.cli.run_status import as_json
-from launch.details import render_details
-from launch.display import LiveTable, PlainLines, make_display, render, sparkline
-from launch.producers_view import FORGET_S
-from launch.view import RunView, Snapshot
-from launch.watch import feed
-from schemas.control import Claim, DatasetFacts, Member, Round, State, Stop
-from schemas.metrics import StepMetrics
-from schemas.records import JsonRecord
-from schemas.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, OpenVersion, ProducerState, Report
+from launch.observe.details import render_details
+from launch.observe.display import LiveTable, PlainLines, make_display, render, sparkline
+from launch.observe.producers_view import FORGET_S
+from launch.observe.view import RunView, Snapshot
+from launch.observe.watch import feed
+from schemas.records.control import Claim, DatasetFacts, Member, Round, State, Stop
+from schemas.records.json_record import JsonRecord
+from schemas.records.metrics import StepMetrics
+from schemas.records.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, OpenVersion, ProducerState, Report
 from tests.fakes.runs import RUN, UUID
 
 START = 1000.0

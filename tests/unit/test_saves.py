@@ -10,8 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from learner import checkpoint, saves
-from learner.saves import Saves
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import saves
+from learner.checkpoint.saves import Saves
 from schemas.errors import FileError, RunStopped
 from tests.fakes.facts import FACTS
 from tests.support import eventually

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import seal as seals
 from schemas.errors import RecordRefused
-from schemas.seal import Seal, SealedSlot
+from schemas.records import seal as seals
+from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.damage import ANYTHING, damaged
 from tests.fakes.records import UUID, digest_of
 

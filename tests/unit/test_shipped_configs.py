@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launch.config import ALL_SECTIONS, parse
+from launch.config.file import ALL_SECTIONS, parse
 from producer.data import check_data, open_dataset
 from producer.environments.registry import resolve
-from schemas import config_file
-from schemas.config import DataConfig, EnvironmentConfig
+from schemas.config import file as config_file
+from schemas.config.sections import DataConfig, EnvironmentConfig
 from tests.fakes.word_tokenizer import word_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]

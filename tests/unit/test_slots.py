@@ -8,11 +8,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from learner.dispatcher.events import Filled
-from learner.dispatcher.slots import MOVES, Accepted, Limits, Slot, SlotState, SlotTable, VersionSlots
+from learner.dispatcher.deciding.events import Filled
+from learner.dispatcher.deciding.slots import MOVES, Accepted, Limits, Slot, SlotState, SlotTable, VersionSlots
 from schemas.errors import ProtocolError
 from schemas.identity import Attempt
-from schemas.status import FailureKind
+from schemas.records.status import FailureKind
 
 LIMITS = Limits(max_attempts=3, max_draws=8, max_lost=2)
 

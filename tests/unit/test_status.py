@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import status
 from schemas.errors import RecordRefused
-from schemas.metrics import StepMetrics
-from schemas.quarantine import RAW_BYTES, Quarantined
-from schemas.records import JsonRecord
-from schemas.requests import Request
-from schemas.status import Beat, FailureKind
+from schemas.records import status
+from schemas.records.json_record import JsonRecord
+from schemas.records.metrics import StepMetrics
+from schemas.records.quarantine import RAW_BYTES, Quarantined
+from schemas.records.requests import Request
+from schemas.records.status import Beat, FailureKind
 from tests.fakes.records import (
     UUID,
     in_hand,

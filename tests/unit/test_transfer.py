@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 import torch
 
-from learner.transfer import GlooSender, broadcast
+from learner.transfer.sending import GlooSender, broadcast
 from producer.refit.staging import Staged, receive
 from schemas.errors import TransferError
-from schemas.transfer import join_group, unpack_last_word
-from schemas.weights import make_plan
+from schemas.weights.gloo import join_group, unpack_last_word
+from schemas.weights.plan import make_plan
 
 INDEX = [("a", (300, 1000)), ("b", (3,)), ("c", (64, 32)), ("d", (300, 1000))]
 PLAN = make_plan(INDEX, "float32", 1)

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas import group as groups
 from schemas.errors import RecordRefused
-from schemas.group import FinishReason, Span, TrajectoryGroup
-from schemas.validity import Rules, accept, check
+from schemas.records import group as groups
+from schemas.records.group import FinishReason, Span, TrajectoryGroup
+from schemas.records.validity import Rules, accept, check
 from tests.fakes.groups import RULES, encoded, make_group, make_trajectory, with_trajectory
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from producer.config import ProducerConfig
-from producer.vllm_arguments import end_token_ids, engine_arguments, set_environment
-from schemas.config import GenerationConfig, ModelConfig
+from producer.engine.vllm_arguments import end_token_ids, engine_arguments, set_environment
+from schemas.config.sections import GenerationConfig, ModelConfig
 from schemas.errors import ConfigError
 
 MODEL = ModelConfig(path="somewhere", dtype="float32", max_total_sequence_length=64)

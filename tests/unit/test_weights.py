@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from schemas.errors import ConfigError, TransferError
-from schemas.transfer import LastWord, pack_last_word, unpack_last_word
-from schemas.weights import (
+from schemas.weights.gloo import LastWord, pack_last_word, unpack_last_word
+from schemas.weights.plan import (
     ITEM_BYTES,
     ROW_WORDS,
     Bucket,

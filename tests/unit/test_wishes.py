@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from launch.cli.wishes import Done, DrainWish, Errand, Known, StopWish, Write
-from launch.view import RunView, Snapshot
-from schemas.control import Claim, Member, State, Stop
+from launch.observe.view import RunView, Snapshot
 from schemas.errors import ConfigError, WeirError
-from schemas.status import Beat
+from schemas.records.control import Claim, Member, State, Stop
+from schemas.records.status import Beat
 from tests.fakes.records import make_claim, make_heartbeat, make_state
 from tests.fakes.runs import RUN, UUID
 

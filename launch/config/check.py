@@ -1,0 +1,81 @@
+"""Reading and checking a run's file as a whole: every problem of every section and between them, in one error.
+
+A rule that needs a section which could not be read is left out; the others still speak, so that a person mends all at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from launch.config import rules
+from launch.config.file import ALL_SECTIONS, RunFile
+from launch.config.model_facts import read_model_facts
+from launch.config.rules import Context, Machine, Rule
+from schemas.config import file as config_file
+from schemas.errors import ConfigError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A file without errors, and what it should perhaps not say."""
+
+    file: RunFile
+    warnings: Sequence[Problem]
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), *, machine: Machine | None = None, resuming: bool = False) -> Checked:
+    """Read a run's file and check all of it.
+
+    Raises:
+        ConfigError: every problem of the sections and between them.
+    """
+    return check(config_file.read(path, overrides), machine=machine, resuming=resuming)
+
+
+def check(raw: Mapping[str, Any], *, machine: Machine | None = None, resuming: bool = False) -> Checked:
+    """`load` for a mapping that was already read.
+
+    Raises:
+        ConfigError
+    """
+    parsed, problems = config_file.parse(raw, ALL_SECTIONS)
+    file = RunFile(**parsed) if len(parsed) == len(ALL_SECTIONS) else cast(RunFile, _Partial(parsed))
+    model = read_model_facts(Path(parsed["model"].path)) if "model" in parsed else None
+    context = Context(file, machine or Machine.here(), resuming, model)
+    problems += _apply(rules.ERRORS, context)
+    if problems:
+        raise ConfigError(problems)
+    return Checked(file, _apply(rules.WARNINGS, context))
+
+
+class _SectionUnread(Exception):
+    """A rule asked for a section that could not be read."""
+
+
+class _Partial:
+    """The sections that could be read, under the names of `RunFile`."""
+
+    def __init__(self, parsed: Mapping[str, Any]) -> None:
+        self._parsed = parsed
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._parsed:
+            raise _SectionUnread(name)
+        return self._parsed[name]
+
+    @property
+    def run_dir(self) -> Path:
+        return Path(self.run.dir) / str(self.run.id)
+
+
+def _apply(all_rules: Sequence[Rule], context: Context) -> list[Problem]:
+    found: list[Problem] = []
+    for rule in all_rules:
+        try:
+            found += list(rule(context))
+        except _SectionUnread:
+            continue
+    return found

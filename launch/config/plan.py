@@ -1,0 +1,74 @@
+"""What `--dry-run` prints: the resolved config and the topics that the run would make. Nothing is started, no broker is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker_config.topics import MIB, max_message_bytes, specs_for_run
+from launch.config.file import RunFile, dump
+
+# Beside its numbers a trajectory carries names and spans, a group its ids and digests.
+TRAJECTORY_BYTES = 250
+GROUP_BYTES = 700
+TOKEN_BYTES = 9  # id, mask, log-probability
+
+
+def largest_group_bytes(file: RunFile) -> int:
+    """A group whose prompt and responses are as long as the config allows."""
+    longest = file.model.max_total_sequence_length
+    response = min(file.generation.max_new_tokens, longest - 1)
+    trajectories = file.grpo.num_generations_per_prompt * (TOKEN_BYTES * response + TRAJECTORY_BYTES)
+    return GROUP_BYTES + 4 * (longest - response) + trajectories
+
+
+def validated_versions(file: RunFile) -> int:
+    """How many versions are validated, if the run takes `max_num_steps`."""
+    grpo = file.grpo
+    last = grpo.max_num_steps
+    versions = set(range(grpo.val_period, last + 1, grpo.val_period)) if grpo.val_period else set()
+    if grpo.val_at_start:
+        versions.add(0)
+    if grpo.val_at_end:
+        versions.add(last)
+    return len(versions)
+
+
+def topic_plan(file: RunFile) -> list[str]:
+    """Lines: name, partitions, and the most that it can hold."""
+    run_id = file.run.id or f"{file.run.name}-<start time>"
+    # Names are checked strictly; a run without an id is planned under its name.
+    specs = specs_for_run(file.run.id or file.run.name, file.kafka)
+    rows = [(f"{run_id}.{kind}", str(spec.partitions), "small JSON records") for kind, spec in specs.items()]
+    rows += list(_version_rows(file, run_id))
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    kafka = file.kafka
+    head = (
+        f"topics: replication {kafka.replication_factor}, min ISR {kafka.min_insync_replicas}, compression {kafka.compression}, "
+        f"largest record {kafka.max_record_mib} MiB (batch {max_message_bytes(kafka) // MIB} MiB), kept until retired"
+    )
+    return [head, *(f"  {name:<{widths[0]}}  {parts:>{widths[1]}} partition(s)  {size}" for name, parts, size in rows)]
+
+
+def _version_rows(file: RunFile, run_id: str) -> Iterator[tuple[str, str, str]]:
+    grpo, group = file.grpo, largest_group_bytes(file)
+    n, last = grpo.num_prompts_per_step, grpo.max_num_steps
+    whole = f"{n} groups of up to {_size(group)}, {_size(n * group)} a version, {_size(n * group * last)} in all, uncompressed"
+    names = f"{run_id}.trajectories.v{0:08d} to v{last - 1:08d}"
+    yield names, str(file.kafka.partitions), whole
+    validated = validated_versions(file)
+    if validated:
+        prompts = grpo.max_val_samples or "all"
+        yield f"{run_id}.validation.v*", str(file.kafka.partitions), f"{validated} versions of {prompts} prompts"
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def describe(file: RunFile) -> str:
+    """The whole dry run."""
+    return "\n".join([dump(file).rstrip(), "", *("# " + line for line in topic_plan(file)), ""])

@@ -1,0 +1,351 @@
+"""Rules between the sections of a run's file, and between the file and this machine. Checked all at once, before anything starts.
+
+Each rule is a small function that yields `Problem`s. Those in `ERRORS` end the start; those in `WARNINGS` are shown and left.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import gcd, lcm
+from pathlib import Path
+
+from broker_config.clients.security import security_settings
+from launch.config.file import RunFile
+from launch.config.model_facts import ModelFacts, looks_like_hub_name
+from learner.checkpoint.fork import find_fork
+from producer.data import check_data
+from producer.engine.vllm_arguments import engine_arguments
+from schemas.errors import ConfigError, Problem
+
+# Head sizes of vLLM's attention on CPUs; the kernels are compiled for these.
+CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What of this machine the rules ask for."""
+
+    gpu: bool
+    bootstrap: str | None
+    """KAFKA_BOOTSTRAP_SERVERS."""
+
+    @classmethod
+    def here(cls) -> Machine:
+        gpu = Path("/dev/nvidiactl").exists() and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+        return cls(gpu=gpu, bootstrap=os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a rule looks at. `resuming`: the run's folder is expected to be there."""
+
+    file: RunFile
+    machine: Machine
+    resuming: bool = False
+    model: ModelFacts | None = None
+    """None where the model is not on this machine (yet)."""
+
+
+Rule = Callable[[Context], Iterator[Problem]]
+
+
+def batch_divides(c: Context) -> Iterator[Problem]:
+    """N groups over the data-parallel processes; N * G trajectories over optimizer steps and micro-batches."""
+    grpo, learner = c.file.grpo, c.file.learner
+    n, g = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
+    dp, micro = learner.data_parallel_size, learner.train_micro_batch_size
+    batch = learner.train_global_batch_size or n * g
+    if learner.train_global_batch_size is not None:
+        if (n * g) % batch:
+            why = f"does not divide the version's {n} x {g} = {n * g} trajectories"
+            yield Problem("learner.train_global_batch_size", batch, why, _use(_divisors_near(n * g, batch)))
+        elif batch % (dp * micro):
+            why = f"not divisible by data parallel {dp} x micro-batch {micro}"
+            yield Problem("learner.train_global_batch_size", batch, why, _use(_multiples_near(dp * micro, batch)))
+        return
+    if n % dp:
+        why = f"not divisible by data-parallel size {dp}"
+        yield Problem("grpo.num_prompts_per_step", n, why, _use(_multiples_near(dp, n)))
+    elif (n * g) % (dp * micro):
+        step = lcm(dp, dp * micro // gcd(dp * micro, g))
+        fits = _divisors_near(n * g // dp, micro)
+        why = f"{n} x {g} trajectories are not divisible by data parallel {dp} x micro-batch {micro}"
+        fix = f"{_use(_multiples_near(step, n))}, or set learner.train_micro_batch_size to {_either(fits)}"
+        yield Problem("grpo.num_prompts_per_step", n, why, fix)
+
+
+def lengths_fit(c: Context) -> Iterator[Problem]:
+    new, total = c.file.generation.max_new_tokens, c.file.model.max_total_sequence_length
+    if new >= total:
+        why = f"leaves no room for a prompt in model.max_total_sequence_length {total}"
+        yield Problem("generation.max_new_tokens", new, why, f"use at most {total - 1}, or raise the sequence length")
+
+
+def record_fits(c: Context) -> Iterator[Problem]:
+    """The largest group, uncompressed: 9 bytes a token (id, mask, log-probability) and a few hundred a trajectory."""
+    total, g = c.file.model.max_total_sequence_length, c.file.grpo.num_generations_per_prompt
+    mib = g * (9 * total + 512) / (1 << 20)
+    limit = c.file.kafka.max_record_mib
+    if mib > limit:
+        why = f"a group of {g} trajectories of {total} tokens has up to {mib:.0f} MiB"
+        yield Problem("kafka.max_record_mib", limit, why, "raise it (at most 90), or lower the length or the group size")
+
+
+def validation_has_data(c: Context) -> Iterator[Problem]:
+    grpo = c.file.grpo
+    if c.file.data.validation is not None:
+        return
+    for key in ("val_period", "val_at_start", "val_at_end"):
+        value = getattr(grpo, key)
+        if value:
+            yield Problem(f"grpo.{key}", value, "data.validation is null", "set data.validation, or switch this off")
+
+
+def validation_is_used(c: Context) -> Iterator[Problem]:
+    grpo = c.file.grpo
+    if c.file.data.validation is not None and not (grpo.val_period or grpo.val_at_start or grpo.val_at_end):
+        why = "no validation is asked for"
+        yield Problem("data.validation", c.file.data.validation, why, "set grpo.val_period or grpo.val_at_end")
+
+
+def group_gives_advantages(c: Context) -> Iterator[Problem]:
+    grpo = c.file.grpo
+    if grpo.num_generations_per_prompt == 1:
+        why = "one trajectory is its own baseline: every advantage is 0"
+        yield Problem("grpo.num_generations_per_prompt", 1, why, "use 2 or more")
+
+
+def on_policy_ratio(c: Context) -> Iterator[Problem]:
+    learner, grpo = c.file.learner, c.file.grpo
+    whole = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    batch = learner.train_global_batch_size
+    if c.file.loss_fn.force_on_policy_ratio and batch is not None and batch < whole:
+        why = f"a version takes {whole // batch} optimizer steps (learner.train_global_batch_size {batch})"
+        yield Problem("loss_fn.force_on_policy_ratio", True, why, "set train_global_batch_size to null, or switch this off")
+
+
+def age_is_corrected(c: Context) -> Iterator[Problem]:
+    age = c.file.grpo.max_trajectory_age_steps
+    if age > 1 and not c.file.loss_fn.use_importance_sampling_correction:
+        why = "old trajectories without loss_fn.use_importance_sampling_correction make training unstable"
+        yield Problem("grpo.max_trajectory_age_steps", age, why, "switch the correction on, or use 0 or 1")
+
+
+def age_within_run(c: Context) -> Iterator[Problem]:
+    grpo = c.file.grpo
+    if grpo.max_trajectory_age_steps >= grpo.max_num_steps > 1:
+        why = f"the run has {grpo.max_num_steps} steps: all of them may be sampled from the first weights"
+        yield Problem("grpo.max_trajectory_age_steps", grpo.max_trajectory_age_steps, why, "use a smaller age")
+
+
+def capacity_is_used(c: Context) -> Iterator[Problem]:
+    grpo, producer = c.file.grpo, c.file.producer
+    capacity = producer.count * producer.max_groups_in_flight
+    open_slots = grpo.num_prompts_per_step * (grpo.max_trajectory_age_steps + 1)
+    if capacity > open_slots:
+        why = f"{producer.count} producers hold {capacity} groups, but at most {open_slots} slots are open at a time"
+        fix = f"use {max(1, open_slots // producer.count)}, fewer producers, or more prompts a step"
+        yield Problem("producer.max_groups_in_flight", producer.max_groups_in_flight, why, fix)
+
+
+def producers_have_partitions(c: Context) -> Iterator[Problem]:
+    count, partitions = c.file.producer.count, c.file.kafka.request_partitions
+    if count > partitions:
+        why = f"each of {count} producers reads one partition of the requests topic"
+        yield Problem("kafka.request_partitions", partitions, why, f"use at least {count}; twice that lets others join")
+
+
+def rank_timeout_is_longer(c: Context) -> Iterator[Problem]:
+    rank, phase = c.file.learner.rank_timeout_s, c.file.refit.phase_timeout_s
+    if rank <= phase:
+        why = f"ranks would give up before a refit phase does (refit.phase_timeout_s {phase:g})"
+        yield Problem("learner.rank_timeout_s", rank, why, f"use more than {phase:g}, for example {2 * phase:g}")
+
+
+def pauses_grow(c: Context) -> Iterator[Problem]:
+    first, longest = c.file.launch.restart.backoff_s, c.file.launch.restart.max_backoff_s
+    if longest < first:
+        why = f"the longest pause is shorter than the first (launch.restart.backoff_s {first:g})"
+        yield Problem("launch.restart.max_backoff_s", longest, why, f"use at least {first:g}")
+
+
+def model_is_there(c: Context) -> Iterator[Problem]:
+    model = c.file.model
+    path = Path(model.path)
+    if c.model is not None or model.build is not None:
+        return
+    if path.is_dir():
+        yield Problem("model.path", model.path, "the folder has no config.json", "give a Hugging Face checkpoint folder")
+    elif path.exists():
+        yield Problem("model.path", model.path, "is a file", "give the folder that holds config.json and the weights")
+    elif not looks_like_hub_name(model.path):
+        yield Problem("model.path", model.path, "no such folder", "give a checkpoint folder, a hub name, or model.build")
+
+
+def model_fits(c: Context) -> Iterator[Problem]:
+    """The checkpoint's own config against what the run asks of it."""
+    if c.model is None:
+        return
+    file, m = c.file, c.model
+    longest, limit = file.model.max_total_sequence_length, m.max_position_embeddings
+    if limit is not None and longest > limit:
+        why = f"beyond the model's max_position_embeddings {limit}"
+        yield Problem("model.max_total_sequence_length", longest, why, f"use at most {limit}")
+    tp, pp = file.learner.tensor_model_parallel_size, file.learner.pipeline_model_parallel_size
+    for what, count in (("attention heads", m.num_attention_heads), ("key-value heads", m.num_key_value_heads)):
+        if count is not None and count % tp:
+            yield Problem(
+                "learner.tensor_model_parallel_size", tp, f"does not divide {count} {what}", _use(_divisors_near(count, tp))
+            )
+    if m.num_hidden_layers is not None and m.num_hidden_layers % pp:
+        why = f"does not divide {m.num_hidden_layers} layers"
+        yield Problem("learner.pipeline_model_parallel_size", pp, why, _use(_divisors_near(m.num_hidden_layers, pp)))
+    if m.quantized:
+        yield Problem(
+            "model.path", file.model.path, "the checkpoint is quantized", "training needs plain weights; convert it first"
+        )
+
+
+def head_dim_is_supported(c: Context) -> Iterator[Problem]:
+    if c.machine.gpu or c.model is None or c.file.producer.engine != "vllm":
+        return
+    head = c.model.head_dim
+    if head is not None and head not in CPU_HEAD_DIMS:
+        why = f"its head_dim {head} is not one that vLLM computes on a CPU"
+        yield Problem("model.path", c.file.model.path, why, "use one with head_dim " + ", ".join(map(str, CPU_HEAD_DIMS)))
+
+
+def tokenizer_is_there(c: Context) -> Iterator[Problem]:
+    name = c.file.model.tokenizer
+    where = Path(name) if name is not None else Path(c.file.model.path)
+    if name is None and c.model is None:
+        return
+    if where.is_dir():
+        if not any((where / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
+            yield Problem("model.tokenizer", str(where), "the folder has no tokenizer", "give a folder or hub name that has one")
+    elif not looks_like_hub_name(str(where)):
+        yield Problem("model.tokenizer", str(where), "no such folder", "give a folder or hub name with a tokenizer")
+
+
+def engine_arguments_are_free(c: Context) -> Iterator[Problem]:
+    try:
+        engine_arguments(c.file.model, c.file.generation, c.file.producer, on_gpu=c.machine.gpu)
+    except ConfigError as error:
+        yield from error.problems
+
+
+def backend_is_possible(c: Context) -> Iterator[Problem]:
+    if c.file.refit.backend == "nccl" and not c.machine.gpu:
+        yield Problem("refit.backend", "nccl", "this machine has no GPU", "use auto or gloo")
+
+
+def broker_can_do_it(c: Context) -> Iterator[Problem]:
+    kafka = c.file.kafka
+    if kafka.bootstrap_servers or c.machine.bootstrap:
+        return
+    if kafka.replication_factor > 1:
+        why = "the local broker is a single node"
+        yield Problem("kafka.replication_factor", kafka.replication_factor, why, "use 1, or set kafka.bootstrap_servers")
+    if kafka.security.protocol != "PLAINTEXT":
+        why = "the local broker listens on loopback without a login"
+        yield Problem("kafka.security.protocol", kafka.security.protocol, why, "use PLAINTEXT, or set kafka.bootstrap_servers")
+
+
+def secrets_are_readable(c: Context) -> Iterator[Problem]:
+    try:
+        security_settings(c.file.kafka.security)
+    except ConfigError as error:
+        yield from error.problems
+
+
+def run_id_is_free(c: Context) -> Iterator[Problem]:
+    if c.resuming or c.file.run.id is None:
+        return
+    if (c.file.run_dir / "config.yaml").exists():
+        why = f"its folder {c.file.run_dir} exists"
+        yield Problem("run.id", c.file.run.id, why, "leave run.id out, choose another, or use --resume")
+
+
+def fork_is_possible(c: Context) -> Iterator[Problem]:
+    """The learner checks the same when it starts."""
+    if c.resuming:
+        return
+    try:
+        find_fork(c.file.run, c.file.model)
+    except ConfigError as error:
+        yield from error.problems
+
+
+def loggers_are_installed(c: Context) -> Iterator[Problem]:
+    for name in ("tensorboard", "wandb"):
+        if getattr(c.file.logger, name) and importlib.util.find_spec(name) is None:
+            yield Problem(f"logger.{name}", True, f"the package {name} is not installed", f"install {name}, or switch it off")
+
+
+def data_is_usable(c: Context) -> Iterator[Problem]:
+    model = c.file.model
+    tokenizer = Path(model.tokenizer or model.path) / "tokenizer.json"
+    found = tokenizer if tokenizer.is_file() else None
+    yield from check_data(c.file.data, c.file.environment, found, model.max_total_sequence_length - 1)
+
+
+def checkpoints_within_run(c: Context) -> Iterator[Problem]:
+    period, steps = c.file.checkpointing.save_period, c.file.grpo.max_num_steps
+    if period > steps > 1:
+        why = f"the run has {steps} steps: only the first and the last version are saved"
+        yield Problem("checkpointing.save_period", period, why, f"use {max(1, steps // 4)} to lose less when it is stopped")
+
+
+ERRORS: Sequence[Rule] = (
+    lengths_fit,
+    record_fits,
+    batch_divides,
+    on_policy_ratio,
+    rank_timeout_is_longer,
+    pauses_grow,
+    validation_has_data,
+    model_is_there,
+    model_fits,
+    head_dim_is_supported,
+    tokenizer_is_there,
+    engine_arguments_are_free,
+    producers_have_partitions,
+    backend_is_possible,
+    broker_can_do_it,
+    secrets_are_readable,
+    run_id_is_free,
+    fork_is_possible,
+    loggers_are_installed,
+    data_is_usable,
+)
+
+WARNINGS: Sequence[Rule] = (
+    group_gives_advantages,
+    age_is_corrected,
+    age_within_run,
+    capacity_is_used,
+    checkpoints_within_run,
+    validation_is_used,
+)
+
+
+def _multiples_near(step: int, value: int) -> list[int]:
+    below = value // step * step
+    return [n for n in (below, below + step) if n > 0]
+
+
+def _divisors_near(whole: int, value: int) -> list[int]:
+    below = [d for d in range(1, value + 1) if whole % d == 0]
+    above = next((d for d in range(value + 1, whole + 1) if whole % d == 0), None)
+    return below[-1:] + ([above] if above is not None else [])
+
+
+def _either(values: Sequence[int]) -> str:
+    return " or ".join(str(value) for value in values)
+
+
+def _use(values: Sequence[int]) -> str:
+    return f"use {_either(values)}"

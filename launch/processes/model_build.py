@@ -1,0 +1,72 @@
+"""Making a missing model in a process of its own, while the broker starts: this process never imports torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from launch.models.recipes import is_model
+from launch.observe.display import SIGN_OF_LIFE_S
+from launch.observe.logtail import error_lines, tail
+from launch.observe.summary import shown
+from launch.processes.children import Child, ChildSpec
+from schemas.config.sections import ModelConfig
+from schemas.errors import WeirError
+
+TOLD_LINES = 12
+LIMIT_S = 1800.0  # downloading a hundred megabytes over a slow line, and converting them
+
+
+class ModelBuild:
+    """Begins when it is entered, unless the model is there or no recipe is given; ended at the latest when it is left."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self._model = model
+        self._child: Child | None = None
+
+    def __enter__(self) -> ModelBuild:
+        model, path = self._model, Path(self._model.path)
+        if model.build is not None and not is_model(path):
+            # One thread: the sums, and so the weights, are then the same each time.
+            env = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+            log_file = path.resolve().with_name(f"{path.name}.log")
+            log_file.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "launch.models", model.build, model.path]
+            self._child = Child(ChildSpec("model", command, env, log_file, 1.0), Path.cwd())
+        return self
+
+    def wait(self, say: Callable[[str], None]) -> bool:
+        """Whether a model was made.
+
+        Raises:
+            WeirError: it failed, or took longer than `LIMIT_S`.
+        """
+        child = self._child
+        if child is None:
+            return False
+        say(f"making the {self._model.build} model at {self._model.path}")
+        begun = said = time.monotonic()
+        while (code := child.poll()) is None:
+            now = time.monotonic()
+            if now - begun > LIMIT_S:
+                raise WeirError(f"making the {self._model.build} model took longer than {LIMIT_S:g} s; log: {shown(child.log)}")
+            if now - said >= SIGN_OF_LIFE_S:
+                said = now
+                last = tail(child.log, 1)
+                say(f"making the model, {now - begun:.0f} s{': ' + last[0] if last else ''}")
+            time.sleep(0.1)
+        if code != 0:
+            # With 2 the recipe has said itself what went wrong and what to do; else it crashed.
+            lines = tail(child.log, TOLD_LINES) if code == 2 else error_lines(child.log)
+            told = "\n".join(f"  {line}" for line in lines)
+            raise WeirError(f"making the {self._model.build} model failed:\n{told}\n  whole log: {shown(child.log)}")
+        child.log.unlink(missing_ok=True)
+        return True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._child is not None:
+            self._child.kill()

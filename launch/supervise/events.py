@@ -1,0 +1,118 @@
+"""What happens to a run's processes, and what is to be done about it: events and commands of `supervision.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from launch.supervise.outcome import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """A process has ended; nothing of it is left."""
+
+    name: str
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A learner has claimed the run; one event for each claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A producer is a member for the first time; of the learner: it has claimed the run and there is a checkpoint."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """So many versions are trained."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopSeen:
+    """The control state holds a `stop`."""
+
+    reason: str
+    finished: bool
+    ordered: bool = False
+    """A person asked for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupted:
+    """A person, or the system, wants the run to end: `SIGINT`, `SIGTERM`."""
+
+    signal: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLost:
+    """The broker is away. `ended`: it is one that may be started again, and it has ended, or a start of it has failed; `full`:
+    because its disk is full."""
+
+    detail: str
+    ended: bool = False
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerBack:
+    """The broker answers again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed."""
+
+
+Event = Exited | Claimed | Joined | Progress | StopSeen | Interrupted | BrokerLost | BrokerBack | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start a process again; the learner goes on from its newest checkpoint."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartBroker:
+    """Start the broker again, without waiting for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terminate:
+    """Ask a process to end in order."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End a process and everything below it now."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """A line for the person who watches. `waits`: the process that is going to be started again."""
+
+    line: str
+    waits: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The run is over."""
+
+    outcome: Outcome
+
+
+Command = Start | StartBroker | Terminate | Kill | Tell | Done

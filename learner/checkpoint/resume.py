@@ -1,0 +1,90 @@
+"""Going on with a run from its newest whole checkpoint: which one that is, and whether the config of now may go on from it.
+
+Neither torch nor megatron is imported here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+from learner import run as learner_run
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Determinism, Manifest
+from learner.run import LearnerRun, kept_config
+from schemas.errors import ConfigError, Problem, WeirError
+
+log = logging.getLogger(__name__)
+
+# What a step's result depends on, and a run that goes on may change all the same: `decay` is grpo.max_num_steps, as far as the
+# learning rate's decay follows it.
+CHANGEABLE = frozenset({"decay", "refit.phase_timeout_s", "refit.max_tries"})
+
+
+def find_checkpoint(run: LearnerRun) -> tuple[Path, Manifest]:
+    """The newest whole checkpoint of the run.
+
+    Raises:
+        ConfigError: there is none, or the config has a key that a run that goes on cannot change.
+    """
+    root = run.folder / "checkpoints"
+    found = checkpoint.latest(root)
+    if found is None:
+        why = f"{root} has no whole checkpoint{damages(root)}"
+        raise ConfigError([Problem("--resume", run.id, why, "start the run anew, under another run.id")])
+    check_config(run, found[1])
+    check_end(run.grpo.max_num_steps, found[1].version)
+    return found
+
+
+def check_end(max_num_steps: int | None, version: int) -> None:
+    """
+    Raises:
+        ConfigError: more versions are trained than the run is to have.
+    """
+    if max_num_steps is not None and max_num_steps < version:
+        why = f"the newest checkpoint is of version {version}"
+        raise ConfigError([Problem("grpo.max_num_steps", max_num_steps, why, f"give {version} or more")])
+
+
+def check_config(run: LearnerRun, manifest: Manifest) -> None:
+    """
+    Raises:
+        ConfigError: names every key that cannot be another one than when the checkpoint was made.
+    """
+    if run.config_digest == manifest.config_digest:
+        return
+    kept = kept_config(run.folder, manifest.config_digest)
+    if not kept.exists():
+        why = (
+            f"its digest is {run.config_digest}, the checkpoint was made under {manifest.config_digest}, and {kept} is not there"
+        )
+        raise ConfigError([Problem("--config", None, f"a key that cannot change has changed: {why}", "use the run's own config")])
+    before, now = learner_run.load(str(kept), [f"run.id={json.dumps(run.id)}"]).digested, run.digested
+    changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
+    fix = "leave it, or start a new run (run.fork_from starts one from a checkpoint)"
+    problems = [
+        Problem(key, now.get(key), f"cannot change in a run that goes on: it was {before.get(key)!r}", fix)
+        for key in changed
+        if key not in CHANGEABLE
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def differences(before: Determinism, now: Determinism) -> list[str]:
+    """What the arithmetic depends on and is another one now: steps may come out with other last bits."""
+    old, new = before.model_dump(), now.model_dump()
+    return [f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
+
+
+def damages(root: Path) -> str:
+    """What is wrong with the checkpoints that are there, as `: ...`."""
+    found = []
+    for version in sorted(checkpoint.versions(root)):
+        try:
+            checkpoint.read(checkpoint.step_folder(root, version))
+        except WeirError as damage:
+            found.append(str(damage))
+    return f": {'; '.join(found)}" if found else ""

@@ -1,0 +1,138 @@
+"""Rank 0's checkpoints, from the copy of the state to the folder under its name.
+
+Three parts: all ranks copy or write their state (`begin`); all ranks agree that their files are written; rank 0 alone, from a
+thread of its own, asks whether the run is still its own, gives the folder its name, lets old ones go, and tells the dispatcher
+what nobody needs any more. The next step needs nothing of the third part, which may have to wait for the broker.
+
+Invariant: one checkpoint at a time, and they get their names in the order of their versions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING
+
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Manifest, Offsets, Saving, determinism
+from learner.link.client import DispatcherClient
+from learner.run import LearnerRun
+from schemas.disk import told
+
+if TYPE_CHECKING:  # torch and megatron, which are not needed here
+    from learner.ranks import Ranks
+    from learner.worker import Worker
+
+log = logging.getLogger(__name__)
+
+
+class Saves:
+    """`version`: what the learner starts with; it needs no checkpoint if it was loaded from one of this run."""
+
+    def __init__(self, run: LearnerRun, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
+        self.last = version if version > 0 else -1
+        """Version of the last checkpoint that was begun."""
+        self._run = run
+        self._worker = worker
+        self._ranks = ranks
+        self._dispatcher = dispatcher
+        self._facts = determinism(run.learner)
+        self._manifest: Manifest
+        self._published: Future[None] | None = None
+
+    def begin(self, version: int, *, state_digest: str, weights_digest: str) -> None:
+        """Start the checkpoint of the present state. Without `checkpointing.async_save` it is also finished.
+
+        Raises:
+            FileError: this one or the one before it cannot be written.
+        """
+        self.finish()
+        incarnation = self._dispatcher.incarnation
+        self._dispatcher.ask_manifest_facts()  # answered while the state is copied
+        self._ranks.rank0_tell("checkpoint", version=version, incarnation=incarnation)
+        try:
+            self._worker.begin_save(version, incarnation)
+        finally:
+            facts = self._dispatcher.manifest_facts()
+        self._manifest = Manifest(
+            run=facts["uuid"],
+            version=version,
+            incarnation=incarnation,
+            topic_ids=facts["topic_ids"],
+            next_offsets=Offsets(**{name: facts[name] for name in Offsets.model_fields}),
+            state_digest=state_digest,
+            weights_digest=weights_digest,
+            config_digest=self._run.config_digest,
+            determinism=self._facts,
+        )
+        self.last = version
+        if not self._run.checkpointing.async_save:
+            self.finish()
+
+    def turn(self) -> None:
+        """Between two commands of the ranks: do what can be done without waiting. Raises as `finish`."""
+        if self._worker.saving is not None and self._worker.saving.wait(0.0):
+            self._agree()
+        if self._published is not None and self._published.done():
+            self._end()
+
+    def finish(self) -> None:
+        """Wait until the checkpoint that was begun, if there is one, has its name.
+
+        Raises:
+            FileError: it cannot be written.
+            WeirError: another checkpoint has its name; LinkClosed: another learner has the run, or the dispatcher died.
+        """
+        while self._worker.saving is not None:
+            if self._worker.saving.wait(self._ranks.keepalive_s):
+                self._agree()
+            else:
+                self._ranks.rank0_tell("wait")
+        if self._published is not None:
+            while not wait([self._published], self._ranks.keepalive_s).done:  # for the dispatcher, which shows that it lives
+                self._ranks.rank0_tell("wait")
+            self._end()
+
+    def _agree(self) -> None:
+        """All ranks: their files are on disk. Then rank 0 goes on by itself."""
+        self._ranks.rank0_tell("checkpoint_end")
+        saving, manifest, future = self._worker.finish_save(), self._manifest, Future[None]()
+
+        def publish() -> None:
+            try:
+                self._publish(saving, manifest)
+                future.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - top of a thread; `_end` raises it
+                future.set_exception(error)
+
+        self._published = future
+        # A daemon: a process that ends with an error must not wait for it.
+        threading.Thread(target=publish, name="checkpoint-publisher", daemon=True).start()
+
+    def _end(self) -> None:
+        assert self._published is not None
+        published, self._published = self._published, None
+        published.result()
+
+    # --- the publisher's thread -----------------------------------------------------------------------------------------------
+
+    def _publish(self, saving: Saving, manifest: Manifest) -> None:
+        began = time.monotonic()
+        # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
+        folder = saving.publish(manifest, confirm=self._dispatcher.fence)
+        log.info("checkpoint %s published_s=%.2f", folder, time.monotonic() - began)
+        self._retire()
+
+    def _retire(self) -> None:
+        """Checkpoints beyond `keep` go, then what only they needed."""
+        root = self._run.folder / "checkpoints"
+        with told("checkpoints beyond checkpointing.keep were not deleted"):
+            gone = checkpoint.prune(root, self._run.checkpointing.keep)
+        if not gone:
+            return
+        oldest = checkpoint.oldest(root)
+        if oldest is not None:
+            offsets = oldest.next_offsets
+            self._dispatcher.saved(oldest.version, {"control": offsets.control, "status": offsets.status}, offsets.requests)

@@ -1,0 +1,161 @@
+"""Going on from a checkpoint: what is looked at before the run is claimed, and what follows for the topics and the state.
+
+Invariants: nothing on the broker or in the checkpoint is changed before the claim; without losses nothing is changed at all; with
+accepted ones F and `sealed_through` fall to where the data is whole, later topics are made anew, and the checkpoint's manifest
+says where the new logs stand, so that the same loss is not found again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient
+
+from broker_config.clients import admin
+from broker_config.deadline import Deadline
+from broker_config.topics import Topics
+from broker_config.topics import parse as parse_topic
+from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.folders import Manifest, Offsets
+from learner.dispatcher.serving.outcomes import manifest_facts
+from learner.dispatcher.takeover.claim import Claimed, ControlLog
+from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, report
+from learner.dispatcher.takeover.survey import Survey
+from learner.run import LearnerRun
+from schemas.errors import ConfigError, Problem
+from schemas.records.control import State
+from schemas.records.metrics import StepMetrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Resumption:
+    """What was found. `control`: read to its end, None if it is gone. `lost_from`: the lowest version whose batch is lost."""
+
+    folder: Path
+    manifest: Manifest
+    control: ControlLog | None
+    losses: Sequence[Loss]
+    lost_from: int | None
+
+
+def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *, accept_loss: bool) -> Resumption:
+    """Look at everything that going on from the checkpoint `folder` needs. With `accept_loss` at the bytes of records too, which
+    are judged when they are trained otherwise.
+
+    Raises:
+        LostData: some of it is lost, and that is not accepted.
+        ConfigError: the checkpoint is another run's.
+        WeirError: the checkpoint is damaged; BrokerError, DeadlineExceeded.
+    """
+    manifest = checkpoint.read(folder)
+    topics = Topics(run.id)
+    control = _open_control(run, bootstrap, client, topics)
+    if control is not None and control.uuid not in (None, manifest.run):
+        control.close()
+        why = f"it is of another run, uuid {manifest.run}; {run.id} at {bootstrap} has uuid {control.uuid}"
+        fix = "move the folder away, or name the broker that has its run (kafka.bootstrap_servers)"
+        raise ConfigError([Problem("checkpoint", str(folder), why, fix)])
+    state = control.state if control is not None else None
+    survey = Survey(run, bootstrap, client, manifest, state)
+    try:
+        losses = find_losses(topics, manifest, state, survey.holdings(survey.recorded(), read_all=accept_loss))
+    finally:
+        survey.close()
+    if control is not None and control.uuid is None:
+        fork = "of a run that was loaded from a dump only replays and forks (run.fork_from) can be made"
+        losses.insert(0, Loss(f"topic {topics.control} holds no record of the run; {fork}"))
+    # With the control topic everything after the checkpoint is lost. Asked now: the claim will be a record of the run.
+    lost_from = manifest.version if losses and (control is None or control.uuid is None) else first_lost(losses)
+    if losses and not accept_loss:
+        if control is not None:
+            control.close()
+        raise report(run.id, losses, lost_from, bootstrap)
+    return Resumption(folder, manifest, control, losses, lost_from)
+
+
+def settle(found: Resumption, run: LearnerRun, client: AdminClient, claimed: Claimed) -> Claimed:
+    """What follows from accepted losses, once the run is claimed. Returns the claim with the state to go on from."""
+    if not found.losses:
+        return claimed
+    for loss in found.losses:
+        log.warning("accepted loss: %s", loss.text)
+    deadline = Deadline(run.kafka.timeout_s)
+    lost = found.lost_from
+    if lost is not None:
+        doomed = _later_topics(admin.topics_of_run(client, run.id, deadline), lost)
+        admin.delete_topics(client, doomed, deadline)
+        log.warning("versions from %d on are generated and trained anew; deleted, and their names used again: %s", lost, doomed)
+        claimed = replace(claimed, state=_before_loss(claimed, run, lost))
+    _anchor(found, run, client, claimed)
+    return claimed
+
+
+def recorded_now(
+    run: LearnerRun, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None
+) -> dict[int, StepMetrics]:
+    """Outcomes of the steps that are trained again. Asked after the claim: until then another learner may have gone on."""
+    survey = Survey(run, bootstrap, client, manifest, state)
+    try:
+        return survey.recorded()
+    finally:
+        survey.close()
+
+
+def _open_control(run: LearnerRun, bootstrap: str, client: AdminClient, topics: Topics) -> ControlLog | None:
+    deadline = Deadline(run.kafka.timeout_s)
+    if topics.control not in admin.describe(client, [topics.control], deadline):
+        return None
+    start = admin.log_bounds(client, [(topics.control, 0)], deadline)[topics.control, 0].start
+    control = ControlLog(run.kafka, bootstrap, topics, start)
+    control.read_to_end()
+    return control
+
+
+def _later_topics(names: Sequence[str], lost: int) -> list[str]:
+    """Topics of trajectories from version `lost` on, and of validations of weights that come out of those."""
+    doomed = []
+    for name in names:
+        parsed = parse_topic(name)
+        if parsed is None or parsed.version is None:
+            continue
+        if parsed.version > lost or (parsed.version == lost and parsed.kind == "trajectories"):
+            doomed.append(name)
+    return doomed
+
+
+def _before_loss(claimed: Claimed, run: LearnerRun, lost: int) -> State:
+    """The state in which no version from `lost` on was sealed. F falls to `lost`: the weights of later versions are void."""
+    before = claimed.state or State(
+        uuid=claimed.uuid, incarnation=claimed.incarnation, config_digest=run.config_digest, F=lost, sealed_through=lost - 1
+    )
+    falls = before.F is not None and before.F > lost
+    return before.model_copy(
+        update={
+            "F": lost if falls else before.F,
+            "weights_digest": None if falls else before.weights_digest,
+            "sealed_through": min(before.sealed_through, lost - 1),
+            "window": {version: topic_id for version, topic_id in before.window.items() if version < lost},
+            "validations": {},
+        }
+    )
+
+
+def _anchor(found: Resumption, run: LearnerRun, client: AdminClient, claimed: Claimed) -> None:
+    """Let the checkpoint name the logs as they are now: what was accepted once is no loss the next time."""
+    topics, deadline = Topics(run.id), Deadline(run.kafka.timeout_s)
+    single = [(topics.control, 0), (topics.status, 0)]
+    ends = admin.log_bounds(client, single, deadline)
+    facts = manifest_facts(run, claimed, client, ends[single[0]].end, ends[single[1]].end)
+    ids = {name: info.topic_id for name, info in admin.describe(client, list(found.manifest.topic_ids), deadline).items()}
+    manifest = found.manifest.model_copy(
+        update={
+            "topic_ids": {**ids, **claimed.topic_ids},
+            "next_offsets": Offsets(**{name: facts[name] for name in Offsets.model_fields}),
+        }
+    )
+    checkpoint.rewrite_manifest(found.folder, manifest)

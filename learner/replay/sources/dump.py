@@ -1,0 +1,232 @@
+"""A dump: part of a run as one folder that needs no broker.
+
+    index.json                                what it is, and the sha256 of every other file; written last
+    config.yaml                               the run's
+    topics/metrics.msgpack                    records as they lay in the topics
+    topics/trajectories.v00000012.msgpack
+    checkpoints/step_00000010/                the state before the first version
+    model/, tokenizer/                        what `model.path` and `model.tokenizer` named
+
+A topic's file is a stream of msgpack objects: first {schema, topic}, then one array a record: partition, offset, timestamp_ms,
+key, value, headers. Invariant: nothing is read of a dump before every file that may be read has the digest that the index gives
+it, and no other file lies among them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
+from typing import Final, Literal
+
+import msgpack
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from broker_config.clients.stored import StoredRecord
+from learner.replay.sources.sealed import SealedBatch, follow, last_outcomes
+from schemas.errors import ConfigError, Problem, WeirError
+from schemas.records.metrics import StepMetrics
+
+INDEX: Final = "index.json"
+CONFIG: Final = "config.yaml"
+CHECKPOINTS: Final = "checkpoints"
+RECORDS: Final = "weir.records/1"
+AGAIN: Final = "copy it again from where it was made, or make it again with weir dump"
+_CHUNK = 1 << 20
+
+
+class Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class DumpedFile(Facts):
+    bytes: int
+    sha256: str
+
+
+class DumpedTopic(Facts):
+    """A topic by its name without the run's id. `topic_id`: of the topic that the records were read from."""
+
+    file: str
+    topic_id: str
+    partitions: int
+    records: int
+
+
+class Index(Facts):
+    """`checkpoint` to `last` are the versions whose topics are there."""
+
+    format: Literal["weir.dump/1"] = "weir.dump/1"
+    run_id: str
+    uuid: str
+    config_digest: str
+    prompts_per_step: int
+    checkpoint: int
+    last: int
+    topics: dict[str, DumpedTopic]
+    files: dict[str, DumpedFile] = Field(default_factory=dict)
+    created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def write_records(path: Path, topic: str, records: Iterable[StoredRecord]) -> int:
+    """Write a topic's file; returns the number of records."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with path.open("wb") as file:
+        file.write(msgpack.packb({"schema": RECORDS, "topic": topic}))
+        for r in records:
+            file.write(msgpack.packb([r.partition, r.offset, r.timestamp_ms, r.key, r.value, [list(h) for h in r.headers]]))
+            count += 1
+    return count
+
+
+def read_records(path: Path) -> Iterator[StoredRecord]:
+    """The records of a topic's file, in the order in which they were read from the broker.
+
+    Raises:
+        WeirError: the file is not of this form.
+    """
+    with path.open("rb") as file:
+        unpacker = msgpack.Unpacker(file, raw=False, max_buffer_size=0)
+        try:
+            head = next(unpacker)
+            if head["schema"] != RECORDS:
+                raise WeirError(f"{path}: schema {head['schema']!r}, this program reads {RECORDS}")
+            topic = str(head["topic"])
+            for partition, offset, timestamp_ms, key, value, headers in unpacker:
+                yield StoredRecord(topic, partition, offset, timestamp_ms, key, value, tuple((n, v) for n, v in headers))
+        except (ValueError, TypeError, KeyError, StopIteration, msgpack.UnpackException) as error:
+            raise WeirError(f"{path} holds no records ({type(error).__name__}: {error})") from error
+
+
+def seal_off(folder: Path, index: Index) -> Index:
+    """Write the index over all that lies in the folder; the last thing that is written to a dump."""
+    files = {
+        path.relative_to(folder).as_posix(): DumpedFile(bytes=path.stat().st_size, sha256=sha256_of(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+    whole = index.model_copy(update={"files": files})
+    (folder / INDEX).write_text(whole.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    return whole
+
+
+def is_dump(folder: Path) -> bool:
+    return (folder / INDEX).is_file()
+
+
+def read_index(folder: Path) -> Index:
+    """
+    Raises:
+        ConfigError: the folder is no dump, or of a form that this program does not know.
+    """
+    path = folder / INDEX
+    try:
+        index = Index.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError:
+        why = f"has no {INDEX}" if folder.is_dir() else "no such folder"
+        raise ConfigError([Problem("dump", str(folder), why, "give a folder that weir dump made")]) from None
+    except (ValidationError, UnicodeDecodeError) as error:
+        first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": str(error)}
+        why = f"{INDEX} is not readable: {'.'.join(map(str, first['loc']))} {first['msg']}"
+        raise ConfigError([Problem("dump", str(folder), why, AGAIN)]) from error
+    outside = [name for name in (*index.files, *(topic.file for topic in index.topics.values())) if not _inside(name)]
+    if outside:
+        why = f"{INDEX} names {outside[0]!r}, which is no file of the dump"
+        raise ConfigError([Problem("dump", str(folder), why, AGAIN)])
+    return index
+
+
+def _inside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and path.as_posix() == name
+
+
+def verify(folder: Path, parts: Sequence[str] = ("",)) -> Index:
+    """The index, once every file was found to be as it was written; of `parts` (beginnings of names) only, if nothing else is
+    going to be read.
+
+    Raises:
+        ConfigError: all files that are missing, are others now, or were not written by `weir dump`; a damaged record is named
+            where it can be found.
+    """
+    index = read_index(folder)
+    problems = [Problem(str(folder / name), None, why, fix) for name, why, fix in _damage(folder, index, tuple(parts))]
+    if problems:
+        raise ConfigError(problems)
+    return index
+
+
+def _damage(folder: Path, index: Index, parts: tuple[str, ...]) -> Iterator[tuple[str, str, str]]:
+    for name, fact in index.files.items():
+        if not name.startswith(parts):
+            continue
+        path = folder / name
+        if not path.is_file():
+            yield name, "is missing", AGAIN
+            continue
+        digest = sha256_of(path)
+        if digest != fact.sha256:
+            where = damaged_record(path) if name.endswith(".msgpack") else None
+            yield name, f"has sha256 {digest}, {INDEX} says {fact.sha256}" + (f": {where}" if where else ""), AGAIN
+    for name in sorted({topic.file for topic in index.topics.values()} - index.files.keys()):
+        yield name, f"is named in {INDEX} without a digest", AGAIN
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()}
+    for name in sorted(there - index.files.keys() - {INDEX}):
+        if name.startswith(parts):
+            yield name, f"is not named in {INDEX}", "move it away"
+
+
+def damaged_record(path: Path) -> str | None:
+    """Which record of a topic's file is damaged, or None if that cannot be told."""
+    at = "the first record"
+    try:
+        for record in read_records(path):
+            at = f"what follows {record.where}"
+            told = record.header("sha256")
+            if told is not None and told.decode("ascii", "replace") != hashlib.sha256(record.value or b"").hexdigest():
+                key = (record.key or b"-").decode("utf-8", "replace")
+                return f"the record {record.where} ({key}) does not hash to its header sha256"
+    except WeirError:
+        return f"{at} is no record"
+    return None
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DumpSource:
+    """The records of a verified dump."""
+
+    folder: Path
+    index: Index
+    where: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "where", str(self.folder))
+
+    def outcomes(self) -> dict[int, StepMetrics]:
+        return last_outcomes(self.records("metrics"), self.index.uuid)
+
+    def batch(self, version: int) -> SealedBatch:
+        kind, index = f"trajectories.v{version:08d}", self.index
+        records, topic = self.records(kind), f"{index.run_id}.{kind}"
+        return follow(records, topic, run=index.uuid, version=version, prompts_per_step=index.prompts_per_step)
+
+    def records(self, kind: str) -> Iterator[StoredRecord]:
+        """All records of a topic, by its name without the run's id."""
+        topic = self.index.topics.get(kind)
+        if topic is None:
+            raise WeirError(f"{self.folder} holds versions {self.index.checkpoint} to {self.index.last}, no topic {kind}")
+        return read_records(self.folder / topic.file)
+
+    def close(self) -> None:
+        """Nothing is open between calls."""
