@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from broker_config.locate import configured_servers, on_loopback
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 
 LOOPBACK = "127.0.0.1"
 

@@ -11,7 +11,7 @@ from broker_config.deadline import Deadline
 from broker_config.local.artifacts import Say
 from broker_config.local.broker import LocalBroker, log
 from broker_config.preflight import KEY, check_broker
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError, Problem
 
 ENVIRONMENT = "KAFKA_BOOTSTRAP_SERVERS"

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from broker_config.clients.errors import explain
 from broker_config.clients.settings import admin_settings
 from broker_config.deadline import Deadline
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError, Problem
 
 KEY = "kafka.bootstrap_servers"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 
 MIB = 1 << 20
 RUN_ID = re.compile(r"[a-z0-9-]{1,64}")

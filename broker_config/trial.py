@@ -10,7 +10,7 @@ from broker_config.clients import admin
 from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, TopicSpec, topic_config
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, ConfigError, Problem
 
 

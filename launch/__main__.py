@@ -94,7 +94,7 @@ def _run(argv: list[str]) -> int:
     if given.dry_run:
         from launch.config.plan import describe
 
-        sys.stdout.write(describe(checked.file))
+        sys.stdout.write(describe(checked.config))
         sys.stderr.write("".join(f"warning: {warning}\n" for warning in checked.warnings))
         return 0
 
@@ -102,7 +102,7 @@ def _run(argv: list[str]) -> int:
 
     from launch.run import Launch, launch
 
-    Path(checked.file.run.dir).mkdir(parents=True, exist_ok=True)
+    Path(checked.config.run.dir).mkdir(parents=True, exist_ok=True)
     return launch(Launch(checked, resume=given.resume is not None, accept_loss=given.accept_loss), Console())
 
 

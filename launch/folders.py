@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
-from launch.config.file import RunFile, dump
 from launch.observe.logtail import tail
 from learner.checkpoint import folders as checkpoint
+from schemas.config.config import Config
 from schemas.errors import ConfigError, Problem
 from schemas.identity import LATEST
 
@@ -71,20 +71,20 @@ def mint_id(name: str, now: float) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
 
 
-def make(file: RunFile) -> RunFolder:
+def make(config: Config) -> RunFolder:
     """The folder of a new run with its resolved `config.yaml`, and `latest` pointing to it.
 
     Raises:
         ConfigError: the folder exists.
     """
-    folder = RunFolder(file.run_dir)
+    folder = RunFolder(config.folder)
     try:
         folder.path.mkdir(parents=True)
     except FileExistsError:
         why = f"its folder {folder.path} exists"
-        raise ConfigError([Problem("run.id", file.run.id, why, "choose another id, or use --resume")]) from None
+        raise ConfigError([Problem("run.id", config.run.id, why, "choose another id, or use --resume")]) from None
     folder.logs.mkdir()
-    folder.config.write_text(dump(file), encoding="utf-8")
+    folder.config.write_text(config.to_yaml(), encoding="utf-8")
     point_latest(folder)
     return folder
 

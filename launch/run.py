@@ -23,7 +23,6 @@ from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics
 from broker_config.trial import check_topics
 from launch.config.check import Checked, check
-from launch.config.file import RunFile, dump
 from launch.folders import RunFolder, make, mint_id, point_latest, set_logs_aside
 from launch.observe.display import Display, make_display
 from launch.observe.summary import shown, summarize
@@ -36,6 +35,7 @@ from launch.supervise.broker_care import BrokerCare
 from launch.supervise.outcome import BROKER, Outcome
 from launch.supervise.supervisor import Supervisor
 from learner.checkpoint import folders as checkpoint
+from schemas.config.config import Config
 
 LEARNER = "learner-0"
 CONTROL_S = 30.0
@@ -59,66 +59,66 @@ def launch(what: Launch, console: Console) -> int:
         KeyboardInterrupt: likewise, before the processes of the run were started.
     """
     started = time.time()
-    file = what.checked.file
+    config = what.checked.config
     if not what.resume:
-        file = file.with_id(file.run.id or mint_id(file.run.name, started))
+        config = config.with_id(config.run.id or mint_id(config.run.name, started))
     display = make_display(console)
     try:
         for warning in what.checked.warnings:
             display.say(f"warning: {warning}")
-        display.say(f"run {file.run.id}: {shown(file.run_dir)}")
-        patience_s = 2 * file.launch.stop_timeout_s + KEEPER_EXTRA_S
-        with Keeper(patience_s) as keeper, ModelBuild(file.model) as model, use_broker(file.kafka, display.say) as broker:
+        display.say(f"run {config.run.id}: {shown(config.folder)}")
+        patience_s = 2 * config.launch.stop_timeout_s + KEEPER_EXTRA_S
+        with Keeper(patience_s) as keeper, ModelBuild(config.model) as model, use_broker(config.kafka, display.say) as broker:
             keeper.guard(broker)
             if not what.resume:
-                check_topics(file.kafka, broker.bootstrap, str(file.run.id), Deadline(PREFLIGHT_S))
+                check_topics(config.kafka, broker.bootstrap, str(config.run.id), Deadline(PREFLIGHT_S))
             if model.wait(display.say):
                 # The rules that need the model's files, now that they are there.
-                check({name: section.model_dump() for name, section in file.sections.items()}, resuming=True)
-            folder = _folder(file, what.resume)
+                check({name: section.model_dump() for name, section in config.sections.items()}, resuming=True)
+            folder = _folder(config, what.resume)
             # From here on the terminal is the display's.
             logs.configure("INFO", str(folder.logs / "supervisor.log"))
-            outcome, last, restarts = _supervised(file, folder, broker, what, started, display)
+            outcome, last, restarts = _supervised(config, folder, broker, what, started, display)
     finally:
         display.close()
     blamed = _blamed_log(outcome, folder, broker)
-    lines = summarize(outcome, last, folder, tensorboard=file.logger.tensorboard, blamed_log=blamed, restarts=restarts)
+    lines = summarize(outcome, last, folder, tensorboard=config.logger.tensorboard, blamed_log=blamed, restarts=restarts)
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     return outcome.code
 
 
-def _folder(file: RunFile, resume: bool) -> RunFolder:
+def _folder(config: Config, resume: bool) -> RunFolder:
     if not resume:
-        return make(file)
-    folder = RunFolder(file.run_dir)
-    folder.config.write_text(dump(file), encoding="utf-8")
+        return make(config)
+    folder = RunFolder(config.folder)
+    folder.config.write_text(config.to_yaml(), encoding="utf-8")
     set_logs_aside(folder)
     point_latest(folder)
     return folder
 
 
 def _supervised(
-    file: RunFile, folder: RunFolder, broker: BrokerUse, what: Launch, started: float, display: Display
+    config: Config, folder: RunFolder, broker: BrokerUse, what: Launch, started: float, display: Display
 ) -> tuple[Outcome, Snapshot, Mapping[str, int]]:
-    resuming = what.resume and not (what.accept_loss and _lost_control(file, folder, broker))
-    watch = Watch(file.kafka, broker.bootstrap, folder.run_id, started=started, since=started, resuming=resuming, folder=folder)
+    resuming = what.resume and not (what.accept_loss and _lost_control(config, folder, broker))
+    watch = Watch(config.kafka, broker.bootstrap, folder.run_id, started=started, since=started, resuming=resuming, folder=folder)
     watch.broker(f"running at {broker.bootstrap}")
     watch.start()
     try:
         if resuming:
             watch.wait_for_control(CONTROL_S)
         supervisor = Supervisor(
-            learner_spec(file, folder, broker, resume=what.resume, accept_loss=what.accept_loss),
-            producer_specs(file, folder, broker),
-            learner_again=learner_spec(file, folder, broker, resume=True),
+            learner_spec(config, folder, broker, resume=what.resume, accept_loss=what.accept_loss),
+            producer_specs(config, folder, broker),
+            learner_again=learner_spec(config, folder, broker, resume=True),
             watch=watch,
             display=display,
-            broker=BrokerCare(broker, file.kafka, watch.topics),
+            broker=BrokerCare(broker, config.kafka, watch.topics),
             saved=lambda: checkpoint.latest(folder.path / "checkpoints") is not None,
-            restart=file.launch.restart,
-            start_timeout_s=file.launch.learner_start_timeout_s,
-            stop_timeout_s=file.launch.stop_timeout_s,
-            outage_timeout_s=file.kafka.outage_timeout_s,
+            restart=config.launch.restart,
+            start_timeout_s=config.launch.learner_start_timeout_s,
+            stop_timeout_s=config.launch.stop_timeout_s,
+            outage_timeout_s=config.kafka.outage_timeout_s,
             cwd=Path.cwd(),
         )
         outcome = supervisor.supervise()
@@ -129,10 +129,10 @@ def _supervised(
         watch.close()
 
 
-def _lost_control(file: RunFile, folder: RunFolder, broker: BrokerUse) -> bool:
+def _lost_control(config: Config, folder: RunFolder, broker: BrokerUse) -> bool:
     """Whether the run has no control topic any more: the learner, which accepts that, makes it anew."""
     topic = Topics(folder.run_id).control
-    return topic not in describe(make_admin(file.kafka, broker.bootstrap, "weir.launch"), [topic], Deadline(CONTROL_S))
+    return topic not in describe(make_admin(config.kafka, broker.bootstrap, "weir.launch"), [topic], Deadline(CONTROL_S))
 
 
 def _blamed_log(outcome: Outcome, folder: RunFolder, broker: BrokerUse) -> Path | None:
@@ -151,28 +151,28 @@ def environment(broker: BrokerUse, threads: int | None = None) -> dict[str, str]
     return env
 
 
-def learner_spec(file: RunFile, folder: RunFolder, broker: BrokerUse, *, resume: bool, accept_loss: bool = False) -> ChildSpec:
+def learner_spec(config: Config, folder: RunFolder, broker: BrokerUse, *, resume: bool, accept_loss: bool = False) -> ChildSpec:
     """The learner under torchrun, which meets on loopback at a port of its own choice."""
-    nproc = file.learner.nproc
+    nproc = config.learner.nproc
     torchrun = ["-m", "launch.processes.torchrun", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
     options = [*(["--resume"] if resume else []), *(["--accept-loss"] if accept_loss else [])]
     command = [sys.executable, *torchrun, "-m", "learner", "--config", str(folder.config), *options]
-    threads = file.learner.threads
+    threads = config.learner.threads
     if threads is None and "OMP_NUM_THREADS" not in os.environ:
         # Learner and producers work at the same time: more threads than cores make all of them slow.
-        threads = max(1, (os.cpu_count() or 1) // (nproc + file.producer.count))
-    return _spec(LEARNER, command, environment(broker, threads), file, folder, broker)
+        threads = max(1, (os.cpu_count() or 1) // (nproc + config.producer.count))
+    return _spec(LEARNER, command, environment(broker, threads), config, folder, broker)
 
 
-def producer_specs(file: RunFile, folder: RunFolder, broker: BrokerUse) -> list[ChildSpec]:
+def producer_specs(config: Config, folder: RunFolder, broker: BrokerUse) -> list[ChildSpec]:
     """All producers of this machine. Their threads are the engine's own matter."""
-    names = [f"producer-{index}" for index in range(file.producer.count)]
+    names = [f"producer-{index}" for index in range(config.producer.count)]
     command = [sys.executable, "-m", "producer", "--config", str(folder.config), "--name"]
-    return [_spec(name, [*command, name], environment(broker), file, folder, broker) for name in names]
+    return [_spec(name, [*command, name], environment(broker), config, folder, broker) for name in names]
 
 
 def _spec(
-    name: str, command: Sequence[str], env: Mapping[str, str], file: RunFile, folder: RunFolder, broker: BrokerUse
+    name: str, command: Sequence[str], env: Mapping[str, str], config: Config, folder: RunFolder, broker: BrokerUse
 ) -> ChildSpec:
     keep_open = () if broker.lock is None else (broker.lock,)
-    return ChildSpec(name, command, env, (folder.logs / f"{name}.log").resolve(), file.launch.stop_timeout_s, keep_open)
+    return ChildSpec(name, command, env, (folder.logs / f"{name}.log").resolve(), config.launch.stop_timeout_s, keep_open)

@@ -14,10 +14,10 @@ from importlib import import_module
 
 from broker_config import logs
 from broker_config.lifeline import die_with_parent
-from learner import run as learner_run
 from learner.checkpoint.fork import find_fork
 from learner.checkpoint.resume import find_checkpoint
-from learner.run import LearnerRun
+from schemas.config.config import Config
+from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger("learner")
@@ -39,10 +39,10 @@ def main() -> int:
     logs.configure()
     die_with_parent()
     try:
-        run = learner_run.load(args.config, args.overrides)
+        config = load_for_process(args.config, args.overrides)
         if args.accept_loss and not args.resume:
             raise ConfigError([Problem("--accept-loss", None, "a new run has nothing to lose", "give it with --resume")])
-        return start(run, args.config, args.overrides, resume=args.resume, accept_loss=args.accept_loss)
+        return start(config, args.config, args.overrides, resume=args.resume, accept_loss=args.accept_loss)
     except ConfigError as error:
         for problem in error.problems:
             log.error("config: %s", problem)
@@ -52,30 +52,30 @@ def main() -> int:
         return 1
 
 
-def start(run: LearnerRun, config: str, overrides: list[str], *, resume: bool, accept_loss: bool = False) -> int:
+def start(config: Config, file: str, overrides: list[str], *, resume: bool, accept_loss: bool = False) -> int:
     """Everything after the config check. torch is imported only once the dispatcher is on its way."""
     from learner.link.client import DispatcherClient
 
     rank = int(os.environ.get("RANK", "0"))
-    found = find_checkpoint(run) if resume else None
-    begin = found[0] if found else find_fork(run.run, run.model)
+    found = find_checkpoint(config) if resume else None
+    begin = found[0] if found else find_fork(config.run, config.model)
     if begin is not None:
         log.info("starts from %s as version %d", begin, found[1].version if found else 0)
     dispatcher = None
     if rank == 0:
         folder = found[0] if found else None
-        dispatcher = DispatcherClient(config, overrides, run.learner.rank_timeout_s, folder, accept_loss=accept_loss)
+        dispatcher = DispatcherClient(file, overrides, config.learner.rank_timeout_s, folder, accept_loss=accept_loss)
 
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-    if run.learner.threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(run.learner.threads)
+    if config.learner.threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(config.learner.threads)
     if dispatcher is not None and resume:
         # What cannot go on is told before a model is loaded; the libraries, which take about as long to load, come meanwhile.
         threading.Thread(target=import_module, args=("learner.session",), daemon=True).start()
         dispatcher.await_claim()
     from learner.session import serve
 
-    return serve(run, dispatcher, begin, found[1] if found else None)
+    return serve(config, dispatcher, begin, found[1] if found else None)
 
 
 if __name__ == "__main__":

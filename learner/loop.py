@@ -32,10 +32,10 @@ from learner.grpo.group_metrics import group_metrics
 from learner.link.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
 from learner.metrics_log import MetricsLog
 from learner.ranks import Ranks
-from learner.run import LearnerRun
 from learner.transfer.nccl import NcclSender
 from learner.transfer.sending import GlooSender, Sender
 from learner.worker import Worker
+from schemas.config.config import Config
 from schemas.errors import FileError, TransferError, WeirError
 from schemas.failpoints import reach
 from schemas.records.group import decode
@@ -87,13 +87,13 @@ class Trained:
 class Loop:
     """Rank 0 of one learner, for one incarnation."""
 
-    def __init__(self, run: LearnerRun, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
-        self.run_ = run
+    def __init__(self, config: Config, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
+        self.config = config
         self.worker = worker
         self.ranks = ranks
         self.dispatcher = dispatcher
         self.version = version
-        self.saves = Saves(run, worker, ranks, dispatcher, version)
+        self.saves = Saves(config, worker, ranks, dispatcher, version)
         self.clock = Clock()
         self.metrics: MetricsLog
         self.trained: Trained | None = None
@@ -116,13 +116,13 @@ class Loop:
 
     def _claimed(self) -> int:
         # Opened once the run is claimed: until then another learner may have written to it.
-        self.metrics = MetricsLog(self.run_.folder, self.run_.logger, self.run_.id)
+        self.metrics = MetricsLog(self.config.folder, self.config.logger, self.config.run_id)
         if self.dispatcher.lost_from is not None:
             self.metrics.cut(self.dispatcher.lost_from)
         self.weights_digest = self._weights_digest()
         self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
-        checkpoint.sweep(self.run_.folder / "checkpoints", self.dispatcher.incarnation)
+        checkpoint.sweep(self.config.folder / "checkpoints", self.dispatcher.incarnation)
         if self.version == 0:
             self._checkpoint()
             self.saves.finish()  # from here on there is always a whole one
@@ -196,11 +196,11 @@ class Loop:
             self._report()
 
     def _sender(self) -> GlooSender | NcclSender:
-        refit = self.run_.refit
+        refit = self.config.refit
         timeout_s = refit.phase_timeout_s / 2  # a failed transfer is told before the phase's deadline judges it
         if refit.backend == "nccl" or (refit.backend == "auto" and torch.cuda.is_available()):
             return NcclSender(self.worker.plan, "", timeout_s)
-        return GlooSender(self.worker.plan, refit.host or listen_address(self.run_.kafka), timeout_s)
+        return GlooSender(self.worker.plan, refit.host or listen_address(self.config.kafka), timeout_s)
 
     # --- train --------------------------------------------------------------------------------------------------------------
 
@@ -271,7 +271,7 @@ class Loop:
             metrics["timing/train/exposed_generation"],
             total,
         )
-        if (step + 1) % self.run_.checkpointing.save_period == 0:
+        if (step + 1) % self.config.checkpointing.save_period == 0:
             self._checkpoint(done.state_digest)
 
     def _finish(self) -> None:
@@ -280,7 +280,7 @@ class Loop:
             self._checkpoint()
         self.saves.finish()
         self.catch_up.outcome()
-        if self.run_.checkpointing.hf_export_at_end:
+        if self.config.checkpointing.hf_export_at_end:
             self.ranks.rank0_tell("export", version=self.version)
             log.info("exported %s", self.worker.export(self.version))
         self.dispatcher.finished()

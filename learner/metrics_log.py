@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from learner.config import LoggerConfig
+from schemas.config.learner import LoggerConfig
 from schemas.disk import told, write_whole
 
 log = logging.getLogger(__name__)

@@ -18,8 +18,8 @@ from learner.link.client import DispatcherClient
 from learner.loop import Loop
 from learner.model.policy import Policy
 from learner.ranks import Ranks
-from learner.run import LearnerRun
 from learner.worker import Worker
+from schemas.config.config import Config
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FIRST_COLLECTIVE_S = 600.0  # ranks on other hosts may still be loading the model
 
 
-def serve(run: LearnerRun, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
+def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
     """Run this rank to its end; returns the exit code. `checkpoint`: what to load, None for a run from its model; `resumed`: its
     manifest, if it is the run's own.
 
@@ -35,23 +35,23 @@ def serve(run: LearnerRun, dispatcher: DispatcherClient | None, checkpoint: Path
         ConfigError: the checkpoint cannot be loaded, or its state is not the one that was saved.
         WeirError
     """
-    join_ranks(run)
-    ranks = Ranks(max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s))
-    policy = make_policy(run)
+    join_ranks(config)
+    ranks = Ranks(max(FIRST_COLLECTIVE_S, config.learner.rank_timeout_s))
+    policy = make_policy(config)
     if checkpoint is not None:
-        load(policy, checkpoint, run, resumed)
+        load(policy, checkpoint, config, resumed)
     ranks.barrier()
-    ranks = Ranks(run.learner.rank_timeout_s)
-    worker = Worker(run, policy, ranks)
+    ranks = Ranks(config.learner.rank_timeout_s)
+    worker = Worker(config, policy, ranks)
     if dispatcher is not None:
-        return Loop(run, worker, ranks, dispatcher, resumed.version if resumed is not None else 0).run()
+        return Loop(config, worker, ranks, dispatcher, resumed.version if resumed is not None else 0).run()
     # Rank 0 hears the signals and tells what follows from them.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker.obey()
 
 
-def load(policy: Policy, folder: Path, run: LearnerRun, resumed: Manifest | None) -> None:
+def load(policy: Policy, folder: Path, config: Config, resumed: Manifest | None) -> None:
     """
     Raises:
         ConfigError: it cannot be loaded, or its state is not the one that was saved; to try it again would not help.
@@ -59,9 +59,9 @@ def load(policy: Policy, folder: Path, run: LearnerRun, resumed: Manifest | None
     try:
         policy.load(folder)
         if resumed is not None:
-            check_state(folder, resumed, run, policy.state_digest())
+            check_state(folder, resumed, config, policy.state_digest())
         else:
-            check_forked(folder, run.learner, determinism(run.learner), policy.state_digest())
+            check_forked(folder, config.learner, determinism(config.learner), policy.state_digest())
     except ConfigError:
         raise
     except WeirError as damage:
@@ -69,7 +69,7 @@ def load(policy: Policy, folder: Path, run: LearnerRun, resumed: Manifest | None
         raise ConfigError([Problem("checkpoint", str(folder), str(damage), fix)]) from damage
 
 
-def check_state(folder: Path, manifest: Manifest, run: LearnerRun, digest: str) -> None:
+def check_state(folder: Path, manifest: Manifest, config: Config, digest: str) -> None:
     """Whether what was loaded is what was saved, bit for bit.
 
     Raises:
@@ -77,27 +77,27 @@ def check_state(folder: Path, manifest: Manifest, run: LearnerRun, digest: str) 
     """
     if digest != manifest.state_digest:
         raise WeirError(f"its files were changed: it holds state {digest[:16]}, its manifest says {manifest.state_digest[:16]}")
-    for difference in differences(manifest.determinism, determinism(run.learner)):
+    for difference in differences(manifest.determinism, determinism(config.learner)):
         log.warning("not as when the checkpoint was made: %s; steps may come out with other last bits", difference)
 
 
-def join_ranks(run: LearnerRun) -> None:
+def join_ranks(config: Config) -> None:
     """Bring `torch.distributed` up; a process without torchrun is a world of one."""
     for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0"), ("RANK", "0"), ("WORLD_SIZE", "1")):
         os.environ.setdefault(name, value)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group(backend, timeout=timedelta(seconds=max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s)))
+    dist.init_process_group(backend, timeout=timedelta(seconds=max(FIRST_COLLECTIVE_S, config.learner.rank_timeout_s)))
 
 
-def make_policy(run: LearnerRun) -> Policy:
+def make_policy(config: Config) -> Policy:
     """The policy of this rank, with the weights of `model.path`."""
     return Policy(
-        run.model,
-        run.learner,
-        run.loss_fn,
-        seed=run.run.seed,
-        total_steps=run.grpo.max_num_steps,
-        temperature=run.generation.temperature,
+        config.model,
+        config.learner,
+        config.loss_fn,
+        seed=config.run.seed,
+        total_steps=config.grpo.max_num_steps,
+        temperature=config.generation.temperature,
     )

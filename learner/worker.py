@@ -14,8 +14,8 @@ from learner.checkpoint.folders import Saving
 from learner.grpo.batch import make_batch
 from learner.model.policy import Policy
 from learner.ranks import Command, Ranks
-from learner.run import LearnerRun
 from learner.transfer.sending import Sender, Sent, broadcast
+from schemas.config.config import Config
 from schemas.disk import told
 from schemas.failpoints import reach
 from schemas.records.group import decode
@@ -27,19 +27,19 @@ log = logging.getLogger(__name__)
 class Worker:
     """The policy of this rank and what the run wants of it."""
 
-    def __init__(self, run: LearnerRun, policy: Policy, ranks: Ranks) -> None:
-        self.run = run
+    def __init__(self, config: Config, policy: Policy, ranks: Ranks) -> None:
+        self.config = config
         self.policy = policy
         self.ranks = ranks
-        self.plan: WeightPlan = make_plan(tensor_index(policy.folder), run.model.dtype, run.refit.bucket_mib)
+        self.plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
-        self.probe = probe_tokens(policy.vocab_size, run.model.max_total_sequence_length)
+        self.probe = probe_tokens(policy.vocab_size, config.model.max_total_sequence_length)
         self.saving: Saving | None = None
 
     def train(self, records: Sequence[bytes]) -> dict[str, float]:
         """One version on this rank's records. The metrics are those of the whole batch, the same on all ranks."""
-        return self.policy.train_step(make_batch([decode(record) for record in records], self.run.grpo))
+        return self.policy.train_step(make_batch([decode(record) for record in records], self.config.grpo))
 
     def send(self, senders: Sequence[Sender]) -> Sent:
         """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same."""
@@ -55,7 +55,7 @@ class Worker:
         Raises:
             FileError
         """
-        root, background = self.run.folder / "checkpoints", self.run.checkpointing.async_save
+        root, background = self.config.folder / "checkpoints", self.config.checkpointing.async_save
         reach("learner.checkpoint")
         self.saving = checkpoint.begin(
             root,
@@ -78,7 +78,7 @@ class Worker:
         return saving
 
     def export(self, version: int) -> Path:
-        folder = self.run.folder / "hf" / f"step_{version:08d}"
+        folder = self.config.folder / "hf" / f"step_{version:08d}"
         with told(f"version {version} was not exported", folder):
             self.policy.save_hf(folder)
         return folder

@@ -16,7 +16,8 @@ from broker_config import locate, logs
 from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
 from producer import run as producer_run
-from producer.run import ProducerRun
+from schemas.config.config import Config
+from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, OffsetGone, WeirError
 from schemas.identity import new_producer
 
@@ -33,8 +34,8 @@ def main() -> int:
     logs.configure()
     die_with_parent()
     try:
-        run = producer_run.load(args.config, args.overrides)
-        return start(run, args.name)
+        config = load_for_process(args.config, args.overrides)
+        return start(config, args.name)
     except ConfigError as error:
         for problem in error.problems:
             log.error("config: %s", problem)
@@ -50,17 +51,17 @@ def _name(text: str) -> str:
     return text
 
 
-def start(run: ProducerRun, name: str) -> int:
+def start(config: Config, name: str) -> int:
     """Everything after the config check."""
-    bootstrap = locate.bootstrap_servers(run.kafka, Deadline(run.kafka.timeout_s), start_local=False)
-    equipment = producer_run.equip(run)
+    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s), start_local=False)
+    equipment = producer_run.equip(config)
     log.info("engine ready plan=%s rows=%s", equipment.plan_digest, equipment.train.rows)
     from producer.shell import Shell
 
     async def serve() -> int:
         try:
             while True:
-                shell = Shell(run, new_producer(name), bootstrap, equipment)
+                shell = Shell(config, new_producer(name), bootstrap, equipment)
                 try:
                     return await shell.serve()
                 except OffsetGone as gone:

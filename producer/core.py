@@ -24,7 +24,7 @@ from typing import Literal, assert_never
 from producer import events as ev
 from producer.engine.protocol import TransferOffer
 from producer.events import Command, Event, Key, Note
-from schemas.config.sections import RefitConfig
+from schemas.config.dispatch import RefitConfig
 from schemas.records.control import Claim, Round, State, Stop
 from schemas.records.requests import Request
 from schemas.records.status import Ack, Failed, FailureKind, InHand, Left, ProducerState

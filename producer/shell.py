@@ -31,7 +31,8 @@ from producer.engine.protocol import EngineDead, Sampling, TransferOffer
 from producer.events import Command, Event, Key
 from producer.heartbeat import HeartbeatThread
 from producer.rollout import Limits, PromptFailed, RolloutFailed, roll_out
-from producer.run import Equipment, ProducerRun
+from producer.run import Equipment
+from schemas.config.config import Config
 from schemas.errors import OffsetGone, RecordRefused, TransferError, WeirError
 from schemas.failpoints import reach
 from schemas.records import control
@@ -51,21 +52,21 @@ STANDSTILL_S = 60.0
 class Shell:
     """Runs one producer from joining to leaving."""
 
-    def __init__(self, run: ProducerRun, name: str, bootstrap: str, equipment: Equipment) -> None:
-        self.run_ = run
+    def __init__(self, config: Config, name: str, bootstrap: str, equipment: Equipment) -> None:
+        self.config = config
         self.name = name
         self.bootstrap = bootstrap
         self.equipment = equipment
         self.engine = equipment.engine
-        self.topics = Topics(run.id)
-        self.core = ProducerCore(name, run.producer.max_groups_in_flight, run.refit)
+        self.topics = Topics(config.run_id)
+        self.core = ProducerCore(name, config.producer.max_groups_in_flight, config.refit)
         self.loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[BaseException] = self.loop.create_future()
         self.exit: asyncio.Future[ev.Exit] = self.loop.create_future()
         self.rollouts: dict[Key, asyncio.Task[None]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.requests_end: dict[int, int] = {}
-        self.writer = LogWriter(run.kafka, bootstrap, f"{run.id}.{name}", self._failed)
+        self.writer = LogWriter(config.kafka, bootstrap, f"{config.run_id}.{name}", self._failed)
         self.reader: LogReader | None = None
         self.heartbeat: HeartbeatThread | None = None
         self.watchdog = Watchdog(STANDSTILL_S)
@@ -109,24 +110,26 @@ class Shell:
 
     async def _join(self) -> None:
         """Note the ends of `control` and `requests`, then read `control` from its last record on."""
-        client = make_admin(self.run_.kafka, self.bootstrap, f"{self.run_.id}.{self.name}-admin")
+        client = make_admin(self.config.kafka, self.bootstrap, f"{self.config.run_id}.{self.name}-admin")
         await self._topics_there(client)
         control_end, self.requests_end = await asyncio.to_thread(self._ends, client)
-        kafka = self.run_.kafka
-        self.reader = LogReader(kafka, self.bootstrap, f"{self.run_.id}.{self.name}", f"{self.run_.id}.producer", self._on_item)
+        kafka = self.config.kafka
+        self.reader = LogReader(
+            kafka, self.bootstrap, f"{self.config.run_id}.{self.name}", f"{self.config.run_id}.producer", self._on_item
+        )
         self.reader.assign([((self.topics.control, 0), control_end)])
         self.heartbeat = HeartbeatThread(
             self.writer,
             self.topics.status,
             self.name,
             self.core.capacity,
-            self.run_.dispatch.heartbeat_s,
+            self.config.dispatch.heartbeat_s,
             lambda: self.core.view,
             self.engine.progress,
             self._failed,
         )
 
-        self.loop.call_later(self.run_.dispatch.start_timeout_s, self._judge_start)
+        self.loop.call_later(self.config.dispatch.start_timeout_s, self._judge_start)
         self._kick()
 
     def _kick(self) -> None:
@@ -134,23 +137,25 @@ class Shell:
         self.loop.call_later(KICK_S, self._kick)
 
     def _judge_start(self) -> None:
-        self._post(ev.StartOver(f"{self.run_.dispatch.start_timeout_s:g} s (dispatch.start_timeout_s)"))
+        self._post(ev.StartOver(f"{self.config.dispatch.start_timeout_s:g} s (dispatch.start_timeout_s)"))
 
     async def _topics_there(self, client: AdminClient) -> None:
-        deadline = Deadline(self.run_.dispatch.start_timeout_s)
+        deadline = Deadline(self.config.dispatch.start_timeout_s)
         wanted = {self.topics.control, self.topics.requests, self.topics.status}
         while True:
-            found = await asyncio.to_thread(admin.describe, client, wanted, Deadline(self.run_.kafka.timeout_s))
+            found = await asyncio.to_thread(admin.describe, client, wanted, Deadline(self.config.kafka.timeout_s))
             if wanted <= found.keys() and not any(info.leaderless for info in found.values()):
                 return
             if self.exit.done():
                 return
-            deadline.check(f"the learner of run {self.run_.id} to make its topics (dispatch.start_timeout_s); is it running?")
+            deadline.check(
+                f"the learner of run {self.config.run_id} to make its topics (dispatch.start_timeout_s); is it running?"
+            )
             await asyncio.sleep(TOPIC_POLL_S)
 
     def _ends(self, client: AdminClient) -> tuple[int, dict[int, int]]:
-        partitions = [(self.topics.requests, p) for p in range(self.run_.kafka.request_partitions)]
-        bounds = admin.log_bounds(client, [(self.topics.control, 0), *partitions], Deadline(self.run_.kafka.timeout_s))
+        partitions = [(self.topics.requests, p) for p in range(self.config.kafka.request_partitions)]
+        bounds = admin.log_bounds(client, [(self.topics.control, 0), *partitions], Deadline(self.config.kafka.timeout_s))
         last = bounds[self.topics.control, 0]
         return max(last.start, last.end - 1), {p: bounds[topic, p].end for topic, p in partitions}
 
@@ -176,7 +181,7 @@ class Shell:
                 digest=equipment.dataset_digest,
                 validation_rows=equipment.validation.rows if equipment.validation else None,
             ),
-            agreed=self.run_.agreed,
+            agreed=self.config.agreed,
             digests=equipment.digests,
         )
         self.writer.post(self.topics.status, report.to_bytes(), key=self.name)
@@ -309,7 +314,7 @@ class Shell:
             return ev.RolloutEnded(key, FailureKind.ROLLOUT, str(failed))
         value = encode(group)
         topic = self._topic(key)
-        partition = request.slot % self.run_.kafka.partitions
+        partition = request.slot % self.config.kafka.partitions
         try:
             future = self.writer.write(
                 topic, value, key=str(request.key), headers=headers_of.of_group(group, value), partition=partition
@@ -323,7 +328,7 @@ class Shell:
         return ev.Published(key)
 
     async def _group(self, key: Key, request: Request, began: float) -> TrajectoryGroup:
-        equipment, run = self.equipment, self.run_
+        equipment, config = self.equipment, self.config
         dataset: Dataset | None = equipment.validation if request.kind == "validation" else equipment.train
         if dataset is None or request.sampling is None:
             raise PromptFailed(f"request {request.key} asks for {request.kind}, which this producer has no data for")
@@ -346,7 +351,7 @@ class Shell:
             sampling=sampling,
             tokenizer=equipment.tokenizer,
             limits=Limits(
-                run.model.max_total_sequence_length, run.producer.max_trajectory_retries, run.producer.rollout_timeout_s
+                config.model.max_total_sequence_length, config.producer.max_trajectory_retries, config.producer.rollout_timeout_s
             ),
             priority=-1 if key[0] == "validation" else request.T,
             frozen=lambda: self.core.freeze.value != "none",

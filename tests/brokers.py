@@ -17,7 +17,7 @@ from broker_config.local.ports import free_ports
 from broker_config.local.tools import write_wrappers
 from broker_config.locate import ENVIRONMENT
 from broker_config.preflight import check_broker
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError
 
 IMAGE_VARIABLE = "WEIR_KAFKA_IMAGE"

@@ -19,7 +19,7 @@ from broker_config.clients.settings import make_admin, make_consumer
 from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.records import seal as seals
 from schemas.records.group import TrajectoryGroup, decode
 from schemas.records.headers import as_mapping

@@ -19,7 +19,7 @@ from broker_config.clients.consuming import look_up
 from broker_config.clients.errors import broker_error, data_of
 from broker_config.clients.settings import make_consumer
 from broker_config.deadline import Deadline
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, DeadlineExceeded
 from schemas.records.headers import as_mapping
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from schemas.config.sections import SecurityConfig
+from schemas.config.kafka import SecurityConfig
 from schemas.errors import ConfigError, Problem
 
 

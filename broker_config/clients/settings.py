@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from broker_config.clients.errors import ErrorLog
 from broker_config.clients.security import security_settings
 from broker_config.topics import MIB, max_message_bytes
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 
 Settings = dict[str, Any]
 

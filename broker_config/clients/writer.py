@@ -17,7 +17,7 @@ from broker_config.clients.errors import broker_error, explain
 from broker_config.clients.settings import make_producer
 from broker_config.deadline import Deadline
 from broker_config.topics import max_message_bytes
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, DeadlineExceeded
 from schemas.records.headers import Headers
 

@@ -11,7 +11,6 @@ from typing import Protocol
 from broker_config.clients.admin import TopicInfo
 from broker_config.clients.stored import StoredRecord
 from broker_config.topics import Topics
-from launch.config.file import RunFile
 from launch.folders import RunFolder
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import MANIFEST, Manifest
@@ -20,6 +19,7 @@ from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
 from learner.replay.sources.log import LogSource
 from learner.replay.sources.sealed import check_trained, follow
+from schemas.config.config import Config
 from schemas.disk import explain, told
 from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.model_files import model_folder
@@ -46,7 +46,7 @@ class Dumping:
     """What to dump: `steps` of a run, as a person wrote `asked`, and all from the checkpoint at or below the first one on."""
 
     folder: RunFolder
-    file: RunFile
+    config: Config
     steps: range
     asked: str
     out: Path
@@ -55,17 +55,17 @@ class Dumping:
 
     @property
     def prompts_per_step(self) -> int:
-        return self.file.grpo.num_prompts_per_step
+        return self.config.grpo.num_prompts_per_step
 
     def open_log(self, bootstrap: str) -> LogSource:
         """The run's topics at its broker; whoever opens it closes it."""
         known = {
             name: topic_id for found in (*_manifests(self.folder), self.manifest) for name, topic_id in found.topic_ids.items()
         }
-        return LogSource(self.file.kafka, bootstrap, str(self.file.run.id), self.manifest.run, self.prompts_per_step, known)
+        return LogSource(self.config.kafka, bootstrap, str(self.config.run.id), self.manifest.run, self.prompts_per_step, known)
 
 
-def plan_dump(folder: RunFolder, file: RunFile, steps: range, asked: str, out: Path) -> Dumping:
+def plan_dump(folder: RunFolder, config: Config, steps: range, asked: str, out: Path) -> Dumping:
     """
     Raises:
         ConfigError: `out` exists. WeirError: there is no checkpoint to start from.
@@ -73,7 +73,7 @@ def plan_dump(folder: RunFolder, file: RunFile, steps: range, asked: str, out: P
     if out.exists():
         raise ConfigError([Problem("OUT", str(out), "exists", "give a folder that does not exist yet")])
     step, manifest, _ = nearest(folder.path / CHECKPOINTS, steps.start)
-    return Dumping(folder, file, steps, asked, out, step, manifest)
+    return Dumping(folder, config, steps, asked, out, step, manifest)
 
 
 def make_dump(what: Dumping, source: Log) -> Index:
@@ -92,9 +92,9 @@ def make_dump(what: Dumping, source: Log) -> Index:
             topics = _dump_topics(source, part, what)
             shutil.copyfile(what.folder.config, part / CONFIG)
             _copy_checkpoint(what.checkpoint, part / CHECKPOINTS / what.checkpoint.name)
-            _copy_model(what.file, part)
+            _copy_model(what.config, part)
             index = Index(
-                run_id=str(what.file.run.id),
+                run_id=str(what.config.run.id),
                 uuid=manifest.run,
                 config_digest=manifest.config_digest,
                 prompts_per_step=n,
@@ -160,11 +160,11 @@ def _copy_checkpoint(source: Path, target: Path) -> None:
         raise WeirError(f"{why}: {explain(error)}") from error
 
 
-def _copy_model(file: RunFile, part: Path) -> None:
+def _copy_model(config: Config, part: Path) -> None:
     """The model that the run started from: small beside a checkpoint, and nothing can be trained again without it."""
-    _copy_files(model_folder(file.model.path), part / "model")
-    if file.model.tokenizer is not None and Path(file.model.tokenizer).is_dir():
-        _copy_files(Path(file.model.tokenizer), part / "tokenizer")
+    _copy_files(model_folder(config.model.path), part / "model")
+    if config.model.tokenizer is not None and Path(config.model.tokenizer).is_dir():
+        _copy_files(Path(config.model.tokenizer), part / "tokenizer")
 
 
 def _copy_files(source: Path, target: Path) -> None:

@@ -20,15 +20,14 @@ from broker_config.clients.stored import StoredRecord
 from broker_config.deadline import Deadline
 from broker_config.topics import TopicSpec, parse, specs_for_run, version_spec
 from launch.archive.refill import Refill
-from launch.config import file as run_config
-from launch.config.file import RunFile
 from learner.checkpoint.folders import MANIFEST, Manifest, step_folder
 from learner.metrics_log import line_of
 from learner.replay.plan import places_in
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpSource, Index
 from schemas.config import file as config_file
-from schemas.config.sections import KafkaConfig
+from schemas.config.config import Config
+from schemas.config.kafka import KafkaConfig
 from schemas.disk import told
 from schemas.errors import ConfigError, Problem, WeirError
 
@@ -44,7 +43,7 @@ class Loading:
 
     folder: Path
     index: Index
-    file: RunFile
+    config: Config
 
 
 class Target(Protocol):
@@ -96,16 +95,16 @@ def plan_load(folder: Path, run_id: str | None, overrides: Sequence[str]) -> Loa
     raw["run"] = {**(raw.get("run") or {}), "id": run_id or index.run_id, "dir": "runs"}
     raw["kafka"] = {key: value for key, value in (raw.get("kafka") or {}).items() if key not in OF_THE_PLACE}
     config_file.apply_overrides(raw, overrides)
-    home = run_config.parse(raw).run_dir
+    home = config_file.build(raw).folder
     if home.exists():
         raise ConfigError([Problem("run.id", raw["run"]["id"], f"its folder {home} exists", "give another one: --run NEW_ID")])
     config_file.apply_overrides(raw, places_in(folder, home))  # the model comes along
-    file = run_config.parse(raw)
-    other = {topic.partitions for name, topic in index.topics.items() if name != "metrics"} - {file.kafka.partitions}
+    config = config_file.build(raw)
+    other = {topic.partitions for name, topic in index.topics.items() if name != "metrics"} - {config.kafka.partitions}
     if other:
         why = f"the dumped topics have {other.pop()}"
-        raise ConfigError([Problem("kafka.partitions", file.kafka.partitions, why, "leave it as it is in the dump")])
-    return Loading(folder, index, file)
+        raise ConfigError([Problem("kafka.partitions", config.kafka.partitions, why, "leave it as it is in the dump")])
+    return Loading(folder, index, config)
 
 
 def load(loading: Loading, target: Target) -> None:
@@ -114,8 +113,8 @@ def load(loading: Loading, target: Target) -> None:
     Raises:
         ConfigError: the broker has topics of that run. WeirError: something could not be made or filled.
     """
-    file, index = loading.file, loading.index
-    run_id, home = str(file.run.id), file.run_dir
+    config, index = loading.config, loading.index
+    run_id, home = str(config.run.id), config.folder
     specs = _specs(loading)
     control = specs.pop(f"{run_id}.control")
     part = home.with_name(f".{home.name}.unfinished")
@@ -146,7 +145,7 @@ def load(loading: Loading, target: Target) -> None:
 
 
 def _specs(loading: Loading) -> dict[str, TopicSpec]:
-    run_id, kafka = str(loading.file.run.id), loading.file.kafka
+    run_id, kafka = str(loading.config.run.id), loading.config.kafka
     specs = {spec.name: spec for spec in specs_for_run(run_id, kafka).values()}
     for name in loading.index.topics:
         parsed = parse(f"{run_id}.{name}")
@@ -190,16 +189,16 @@ def _take_back(target: Target, names: Sequence[str]) -> None:
 
 
 def _make_folder(loading: Loading, part: Path, ids: Mapping[str, str]) -> None:
-    file, index, source = loading.file, loading.index, loading.folder
+    config, index, source = loading.config, loading.index, loading.folder
     shutil.rmtree(part, ignore_errors=True)
     (part / "logs").mkdir(parents=True)
-    (part / CONFIG).write_text(run_config.dump(file), encoding="utf-8")
+    (part / CONFIG).write_text(config.to_yaml(), encoding="utf-8")
     for name in ("model", "tokenizer", CHECKPOINTS):
         if (source / name).is_dir():
             shutil.copytree(source / name, part / name)
     manifest_file = step_folder(part / CHECKPOINTS, index.checkpoint) / MANIFEST
     manifest = Manifest.model_validate_json(manifest_file.read_text(encoding="utf-8"))
-    own = {name: topic_id for name, topic_id in ids.items() if name.removeprefix(f"{file.run.id}.") in index.topics}
+    own = {name: topic_id for name, topic_id in ids.items() if name.removeprefix(f"{config.run.id}.") in index.topics}
     manifest_file.write_text(manifest.model_copy(update={"topic_ids": own}).model_dump_json(indent=1), encoding="utf-8")
     outcomes = DumpSource(source, index).outcomes()
     lines = [line_of(step, outcomes[step].metrics) for step in sorted(outcomes)]

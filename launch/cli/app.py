@@ -23,7 +23,7 @@ from launch.cli import broker_commands, operator_commands, replay_commands
 from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import Chosen, RunOption, bounds_of, choose, connected, no_topics, note, resolve, run_topics, watched
 from launch.config.model_facts import looks_like_hub_name
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.disk import explain
 from schemas.errors import ConfigError, Problem, WeirError
 
@@ -82,10 +82,10 @@ def _text(chosen: Chosen) -> Text:
     Raises:
         ConfigError: the run's config is not on this machine, or its tokenizer is not.
     """
-    if chosen.file is None:
+    if chosen.config is None:
         why = "its config.yaml, which names the tokenizer, is not on this machine"
         raise ConfigError([Problem("--text", chosen.run_id, why, "give the run's folder with --run")])
-    model = chosen.file.model
+    model = chosen.config.model
     name = model.tokenizer or model.path
     if not Path(name).is_dir() and (model.build is not None or not looks_like_hub_name(name)):
         raise ConfigError([Problem("--text", name, "the tokenizer's folder is not here", "run it where the run was started")])
@@ -171,11 +171,11 @@ def check(
         from broker_config.deadline import Deadline
         from broker_config.preflight import check_broker
 
-        servers = configured_servers(checked.file.kafka)
+        servers = configured_servers(checked.config.kafka)
         if servers is None:
             note("no broker is configured: the local one would be started")
         else:
-            check_broker(checked.file.kafka, servers, Deadline(15))
+            check_broker(checked.config.kafka, servers, Deadline(15))
             typer.echo(f"{servers}: ok")
     typer.echo(f"{config}: ok")
 

@@ -17,7 +17,7 @@ from launch.cli.session import RunOption, Watched, note, watched
 from launch.cli.wishes import Done, DrainWish, Errand, Known, StopWish, Wish, Write
 from launch.observe.summary import name_of
 from launch.observe.view import Snapshot
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.records.status import Operator
 
 READ_S = 20.0

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from launch.cli.session import Chosen, RunOption, choose, note
-from launch.config import file as run_config
+from schemas.config.file import load as load_config
 from schemas.errors import ConfigError, Problem
 
 _STEPS = re.compile(r"(\d{1,8})(?:\.\.(\d{1,8}))?", re.ASCII)
@@ -49,11 +49,11 @@ def replay(
     folder = from_ if from_ is not None else _folder(choose(run))
     asked = Asked(folder, step, to, group, sets or [])
     job = make_job(asked)  # wrong input is told before anything is started
-    run_config.read(folder / CONFIG, asked.sets)  # also in sections that the learner does not read
+    load_config(folder / CONFIG, asked.sets)  # also in sections that the learner does not read
     if job.index is not None:
         code = carry_out(asked, job, None, typer.echo, note)
     else:
-        with use_broker(job.run.kafka, note) as broker:
+        with use_broker(job.config.kafka, note) as broker:
             keep_open = () if broker.lock is None else (broker.lock,)
             code = carry_out(asked, job, broker.bootstrap, typer.echo, note, keep_open)
     if code:
@@ -75,9 +75,9 @@ def dump(
         raise ConfigError([Problem("--steps", steps, "no range of versions", "write 10..20, or 10")])
     chosen = choose(run)
     _folder(chosen)
-    assert chosen.folder is not None and chosen.file is not None
-    dumping = plan_dump(chosen.folder, chosen.file, wanted, steps, out)
-    with use_broker(chosen.file.kafka, note) as broker, closing(dumping.open_log(broker.bootstrap)) as log:
+    assert chosen.folder is not None and chosen.config is not None
+    dumping = plan_dump(chosen.folder, chosen.config, wanted, steps, out)
+    with use_broker(chosen.config.kafka, note) as broker, closing(dumping.open_log(broker.bootstrap)) as log:
         index = make_dump(dumping, log)
     size = sum(found.bytes for found in index.files.values()) / (1 << 20)
     records = sum(topic.records for topic in index.topics.values())
@@ -100,9 +100,9 @@ def load(
     from launch.processes.broker import use_broker
 
     loading = plan_load(folder, run, overrides or [])
-    with use_broker(loading.file.kafka, note) as broker:
-        carry_out(loading, BrokerTarget(loading.file.kafka, broker.bootstrap, str(loading.file.run.id)))
-    typer.echo(f"{loading.file.run_dir}: steps {loading.index.checkpoint} to {loading.index.last}")
+    with use_broker(loading.config.kafka, note) as broker:
+        carry_out(loading, BrokerTarget(loading.config.kafka, broker.bootstrap, str(loading.config.run.id)))
+    typer.echo(f"{loading.config.folder}: steps {loading.index.checkpoint} to {loading.index.last}")
 
 
 def _folder(chosen: Chosen) -> Path:

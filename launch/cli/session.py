@@ -15,12 +15,13 @@ from broker_config.clients.admin import describe, log_bounds, topics_of_run
 from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import RUN_ID, SINGLE, VERSIONED, TopicName, Topics, parse
-from launch.config import file as run_config
-from launch.config.file import RunFile
 from launch.folders import RunFolder, find
 from launch.observe.watch import Watch
 from launch.processes.broker import use_broker
-from schemas.config.sections import DispatchConfig, KafkaConfig
+from schemas.config.config import Config
+from schemas.config.dispatch import DispatchConfig
+from schemas.config.file import load
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError, DeadlineExceeded, Problem
 from schemas.identity import LATEST
 
@@ -30,19 +31,19 @@ LOOK_BACK_S = 30.0  # producers that were silent for longer are not there
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The run that a command is about. `file` and `folder` are None for a run that left no folder on this machine."""
+    """The run that a command is about. `config` and `folder` are None for a run that left no folder on this machine."""
 
     run_id: str
     folder: RunFolder | None
-    file: RunFile | None
+    config: Config | None
 
     @property
     def kafka(self) -> KafkaConfig:
-        return self.file.kafka if self.file is not None else KafkaConfig()
+        return self.config.kafka if self.config is not None else KafkaConfig()
 
     @property
     def dispatch(self) -> DispatchConfig:
-        return self.file.dispatch if self.file is not None else DispatchConfig()
+        return self.config.dispatch if self.config is not None else DispatchConfig()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,8 @@ def choose(run: str | None, topics: Sequence[str] = ()) -> Chosen:
         if named is None or named == LATEST or not RUN_ID.fullmatch(named):
             raise
         return Chosen(named, None, None)
-    file = run_config.read(folder.config)
-    return Chosen(file.run.id or folder.run_id, folder, file)
+    config = load(folder.config)
+    return Chosen(config.run.id or folder.run_id, folder, config)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from broker_config.clients.settings import make_consumer
 from broker_config.clients.stored import POLL_S, of_message, read_to_end
 from broker_config.deadline import Deadline
 from launch.cli.session import bounds_of
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 
 
 def records(

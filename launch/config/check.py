@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from launch.config import rules
-from launch.config.file import ALL_SECTIONS, RunFile
 from launch.config.model_facts import read_model_facts
 from launch.config.rules import Context, Machine, Rule
 from schemas.config import file as config_file
+from schemas.config.config import SECTIONS, Config
 from schemas.errors import ConfigError, Problem
 
 
@@ -22,7 +22,7 @@ from schemas.errors import ConfigError, Problem
 class Checked:
     """A file without errors, and what it should perhaps not say."""
 
-    file: RunFile
+    config: Config
     warnings: Sequence[Problem]
 
 
@@ -41,14 +41,14 @@ def check(raw: Mapping[str, Any], *, machine: Machine | None = None, resuming: b
     Raises:
         ConfigError
     """
-    parsed, problems = config_file.parse(raw, ALL_SECTIONS)
-    file = RunFile(**parsed) if len(parsed) == len(ALL_SECTIONS) else cast(RunFile, _Partial(parsed))
+    parsed, problems = config_file.parse(raw)
+    config = Config(**parsed) if len(parsed) == len(SECTIONS) else cast(Config, _Partial(parsed))
     model = read_model_facts(Path(parsed["model"].path)) if "model" in parsed else None
-    context = Context(file, machine or Machine.here(), resuming, model)
+    context = Context(config, machine or Machine.here(), resuming, model)
     problems += _apply(rules.ERRORS, context)
     if problems:
         raise ConfigError(problems)
-    return Checked(file, _apply(rules.WARNINGS, context))
+    return Checked(config, _apply(rules.WARNINGS, context))
 
 
 class _SectionUnread(Exception):
@@ -56,7 +56,7 @@ class _SectionUnread(Exception):
 
 
 class _Partial:
-    """The sections that could be read, under the names of `RunFile`."""
+    """The sections that could be read, under the names of `Config`."""
 
     def __init__(self, parsed: Mapping[str, Any]) -> None:
         self._parsed = parsed
@@ -67,7 +67,7 @@ class _Partial:
         return self._parsed[name]
 
     @property
-    def run_dir(self) -> Path:
+    def folder(self) -> Path:
         return Path(self.run.dir) / str(self.run.id)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker_config.topics import MIB, max_message_bytes, specs_for_run
-from launch.config.file import RunFile, dump
+from schemas.config.config import Config
 
 # Beside its numbers a trajectory carries names and spans, a group its ids and digests.
 TRAJECTORY_BYTES = 250
@@ -13,17 +13,17 @@ GROUP_BYTES = 700
 TOKEN_BYTES = 9  # id, mask, log-probability
 
 
-def largest_group_bytes(file: RunFile) -> int:
+def largest_group_bytes(config: Config) -> int:
     """A group whose prompt and responses are as long as the config allows."""
-    longest = file.model.max_total_sequence_length
-    response = min(file.generation.max_new_tokens, longest - 1)
-    trajectories = file.grpo.num_generations_per_prompt * (TOKEN_BYTES * response + TRAJECTORY_BYTES)
+    longest = config.model.max_total_sequence_length
+    response = min(config.generation.max_new_tokens, longest - 1)
+    trajectories = config.grpo.num_generations_per_prompt * (TOKEN_BYTES * response + TRAJECTORY_BYTES)
     return GROUP_BYTES + 4 * (longest - response) + trajectories
 
 
-def validated_versions(file: RunFile) -> int:
+def validated_versions(config: Config) -> int:
     """How many versions are validated, if the run takes `max_num_steps`."""
-    grpo = file.grpo
+    grpo = config.grpo
     last = grpo.max_num_steps
     versions = set(range(grpo.val_period, last + 1, grpo.val_period)) if grpo.val_period else set()
     if grpo.val_at_start:
@@ -33,15 +33,15 @@ def validated_versions(file: RunFile) -> int:
     return len(versions)
 
 
-def topic_plan(file: RunFile) -> list[str]:
+def topic_plan(config: Config) -> list[str]:
     """Lines: name, partitions, and the most that it can hold."""
-    run_id = file.run.id or f"{file.run.name}-<start time>"
+    run_id = config.run.id or f"{config.run.name}-<start time>"
     # Names are checked strictly; a run without an id is planned under its name.
-    specs = specs_for_run(file.run.id or file.run.name, file.kafka)
+    specs = specs_for_run(config.run.id or config.run.name, config.kafka)
     rows = [(f"{run_id}.{kind}", str(spec.partitions), "small JSON records") for kind, spec in specs.items()]
-    rows += list(_version_rows(file, run_id))
+    rows += list(_version_rows(config, run_id))
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
-    kafka = file.kafka
+    kafka = config.kafka
     head = (
         f"topics: replication {kafka.replication_factor}, min ISR {kafka.min_insync_replicas}, compression {kafka.compression}, "
         f"largest record {kafka.max_record_mib} MiB (batch {max_message_bytes(kafka) // MIB} MiB), kept until retired"
@@ -49,16 +49,16 @@ def topic_plan(file: RunFile) -> list[str]:
     return [head, *(f"  {name:<{widths[0]}}  {parts:>{widths[1]}} partition(s)  {size}" for name, parts, size in rows)]
 
 
-def _version_rows(file: RunFile, run_id: str) -> Iterator[tuple[str, str, str]]:
-    grpo, group = file.grpo, largest_group_bytes(file)
+def _version_rows(config: Config, run_id: str) -> Iterator[tuple[str, str, str]]:
+    grpo, group = config.grpo, largest_group_bytes(config)
     n, last = grpo.num_prompts_per_step, grpo.max_num_steps
     whole = f"{n} groups of up to {_size(group)}, {_size(n * group)} a version, {_size(n * group * last)} in all, uncompressed"
     names = f"{run_id}.trajectories.v{0:08d} to v{last - 1:08d}"
-    yield names, str(file.kafka.partitions), whole
-    validated = validated_versions(file)
+    yield names, str(config.kafka.partitions), whole
+    validated = validated_versions(config)
     if validated:
         prompts = grpo.max_val_samples or "all"
-        yield f"{run_id}.validation.v*", str(file.kafka.partitions), f"{validated} versions of {prompts} prompts"
+        yield f"{run_id}.validation.v*", str(config.kafka.partitions), f"{validated} versions of {prompts} prompts"
 
 
 def _size(count: float) -> str:
@@ -69,6 +69,6 @@ def _size(count: float) -> str:
     return f"{count:.1f} TiB"
 
 
-def describe(file: RunFile) -> str:
+def describe(config: Config) -> str:
     """The whole dry run."""
-    return "\n".join([dump(file).rstrip(), "", *("# " + line for line in topic_plan(file)), ""])
+    return "\n".join([config.to_yaml().rstrip(), "", *("# " + line for line in topic_plan(config)), ""])

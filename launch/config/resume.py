@@ -7,29 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from launch.config.check import Checked, check
-from launch.config.file import ALL_SECTIONS
 from launch.folders import RunFolder, find
 from learner.checkpoint.folders import latest
 from learner.checkpoint.resume import check_end, damages
 from schemas.config import file as config_file
+from schemas.config.config import SECTIONS, resumable
+from schemas.digests import flatten
 from schemas.errors import ConfigError, Problem
-
-# Neither the weights after a step nor the records that were published depend on these.
-CHANGEABLE_SECTIONS = ("producer", "checkpointing", "logger", "launch", "dispatch")
-CHANGEABLE_KEYS = (
-    "run.dir",
-    "grpo.max_num_steps",
-    "grpo.max_num_epochs",
-    "grpo.val_timeout_s",
-    "learner.rank_timeout_s",
-    "refit.host",
-    "refit.phase_timeout_s",
-    "refit.max_tries",
-    "kafka.bootstrap_servers",
-    "kafka.timeout_s",
-    "kafka.outage_timeout_s",
-    "kafka.security",
-)
 
 
 def resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("runs")) -> tuple[RunFolder, Checked]:
@@ -49,12 +33,12 @@ def resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("runs")
     forbidden = [
         Problem(key, _flat(after).get(key), "cannot change in a run that goes on", "leave it, or start a new run")
         for key in changed_keys(before, after)
-        if not changeable(key)
+        if not resumable(key)
     ]
     if forbidden:
         raise ConfigError(forbidden)
     checked = check(after, resuming=True)
-    check_end(checked.file.grpo.max_num_steps, found[1].version)
+    check_end(checked.config.grpo.max_num_steps, found[1].version)
     return folder, checked
 
 
@@ -64,10 +48,5 @@ def changed_keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[st
     return sorted(key for key in a.keys() | b.keys() if a.get(key) != b.get(key))
 
 
-def changeable(key: str) -> bool:
-    """Whether a run may go on with another value of the key."""
-    return key.partition(".")[0] in CHANGEABLE_SECTIONS or any(key == k or key.startswith(f"{k}.") for k in CHANGEABLE_KEYS)
-
-
 def _flat(raw: Mapping[str, Any]) -> dict[str, Any]:
-    return config_file.flatten({name: raw.get(name) or {} for name in ALL_SECTIONS})
+    return flatten({name: raw.get(name) or {} for name in SECTIONS})

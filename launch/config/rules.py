@@ -13,12 +13,14 @@ from math import gcd, lcm
 from pathlib import Path
 
 from broker_config.clients.security import security_settings
-from launch.config.file import RunFile
 from launch.config.model_facts import ModelFacts, looks_like_hub_name
 from learner.checkpoint.fork import find_fork
 from producer.data import check_data
 from producer.engine.vllm_arguments import engine_arguments
+from schemas.config.config import Config
+from schemas.config.loss import CustomLossConfig
 from schemas.errors import ConfigError, Problem
+from schemas.importing import look_for_named
 
 # Head sizes of vLLM's attention on CPUs; the kernels are compiled for these.
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -42,7 +44,7 @@ class Machine:
 class Context:
     """What a rule looks at. `resuming`: the run's folder is expected to be there."""
 
-    file: RunFile
+    config: Config
     machine: Machine
     resuming: bool = False
     model: ModelFacts | None = None
@@ -54,7 +56,7 @@ Rule = Callable[[Context], Iterator[Problem]]
 
 def batch_divides(c: Context) -> Iterator[Problem]:
     """N groups over the data-parallel processes; N * G trajectories over optimizer steps and micro-batches."""
-    grpo, learner = c.file.grpo, c.file.learner
+    grpo, learner = c.config.grpo, c.config.learner
     n, g = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
     dp, micro = learner.data_parallel_size, learner.train_micro_batch_size
     batch = learner.train_global_batch_size or n * g
@@ -78,7 +80,7 @@ def batch_divides(c: Context) -> Iterator[Problem]:
 
 
 def lengths_fit(c: Context) -> Iterator[Problem]:
-    new, total = c.file.generation.max_new_tokens, c.file.model.max_total_sequence_length
+    new, total = c.config.generation.max_new_tokens, c.config.model.max_total_sequence_length
     if new >= total:
         why = f"leaves no room for a prompt in model.max_total_sequence_length {total}"
         yield Problem("generation.max_new_tokens", new, why, f"use at most {total - 1}, or raise the sequence length")
@@ -86,17 +88,17 @@ def lengths_fit(c: Context) -> Iterator[Problem]:
 
 def record_fits(c: Context) -> Iterator[Problem]:
     """The largest group, uncompressed: 9 bytes a token (id, mask, log-probability) and a few hundred a trajectory."""
-    total, g = c.file.model.max_total_sequence_length, c.file.grpo.num_generations_per_prompt
+    total, g = c.config.model.max_total_sequence_length, c.config.grpo.num_generations_per_prompt
     mib = g * (9 * total + 512) / (1 << 20)
-    limit = c.file.kafka.max_record_mib
+    limit = c.config.kafka.max_record_mib
     if mib > limit:
         why = f"a group of {g} trajectories of {total} tokens has up to {mib:.0f} MiB"
         yield Problem("kafka.max_record_mib", limit, why, "raise it (at most 90), or lower the length or the group size")
 
 
 def validation_has_data(c: Context) -> Iterator[Problem]:
-    grpo = c.file.grpo
-    if c.file.data.validation is not None:
+    grpo = c.config.grpo
+    if c.config.data.validation is not None:
         return
     for key in ("val_period", "val_at_start", "val_at_end"):
         value = getattr(grpo, key)
@@ -105,44 +107,49 @@ def validation_has_data(c: Context) -> Iterator[Problem]:
 
 
 def validation_is_used(c: Context) -> Iterator[Problem]:
-    grpo = c.file.grpo
-    if c.file.data.validation is not None and not (grpo.val_period or grpo.val_at_start or grpo.val_at_end):
+    grpo = c.config.grpo
+    if c.config.data.validation is not None and not (grpo.val_period or grpo.val_at_start or grpo.val_at_end):
         why = "no validation is asked for"
-        yield Problem("data.validation", c.file.data.validation, why, "set grpo.val_period or grpo.val_at_end")
+        yield Problem("data.validation", c.config.data.validation, why, "set grpo.val_period or grpo.val_at_end")
 
 
 def group_gives_advantages(c: Context) -> Iterator[Problem]:
-    grpo = c.file.grpo
+    grpo = c.config.grpo
     if grpo.num_generations_per_prompt == 1:
         why = "one trajectory is its own baseline: every advantage is 0"
         yield Problem("grpo.num_generations_per_prompt", 1, why, "use 2 or more")
 
 
 def on_policy_ratio(c: Context) -> Iterator[Problem]:
-    learner, grpo = c.file.learner, c.file.grpo
+    learner, grpo = c.config.learner, c.config.grpo
     whole = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     batch = learner.train_global_batch_size
-    if c.file.loss_fn.force_on_policy_ratio and batch is not None and batch < whole:
+    if c.config.loss_fn.force_on_policy_ratio and batch is not None and batch < whole:
         why = f"a version takes {whole // batch} optimizer steps (learner.train_global_batch_size {batch})"
         yield Problem("loss_fn.force_on_policy_ratio", True, why, "set train_global_batch_size to null, or switch this off")
 
 
+def loss_is_there(c: Context) -> Iterator[Problem]:
+    if isinstance(c.config.loss_fn, CustomLossConfig):
+        yield from look_for_named(c.config.loss_fn.name, "loss_fn.name")
+
+
 def age_is_corrected(c: Context) -> Iterator[Problem]:
-    age = c.file.grpo.max_trajectory_age_steps
-    if age > 1 and not c.file.loss_fn.use_importance_sampling_correction:
+    age = c.config.grpo.max_trajectory_age_steps
+    if age > 1 and not c.config.loss_fn.use_importance_sampling_correction:
         why = "old trajectories without loss_fn.use_importance_sampling_correction make training unstable"
         yield Problem("grpo.max_trajectory_age_steps", age, why, "switch the correction on, or use 0 or 1")
 
 
 def age_within_run(c: Context) -> Iterator[Problem]:
-    grpo = c.file.grpo
+    grpo = c.config.grpo
     if grpo.max_trajectory_age_steps >= grpo.max_num_steps > 1:
         why = f"the run has {grpo.max_num_steps} steps: all of them may be sampled from the first weights"
         yield Problem("grpo.max_trajectory_age_steps", grpo.max_trajectory_age_steps, why, "use a smaller age")
 
 
 def capacity_is_used(c: Context) -> Iterator[Problem]:
-    grpo, producer = c.file.grpo, c.file.producer
+    grpo, producer = c.config.grpo, c.config.producer
     capacity = producer.count * producer.max_groups_in_flight
     open_slots = grpo.num_prompts_per_step * (grpo.max_trajectory_age_steps + 1)
     if capacity > open_slots:
@@ -152,28 +159,28 @@ def capacity_is_used(c: Context) -> Iterator[Problem]:
 
 
 def producers_have_partitions(c: Context) -> Iterator[Problem]:
-    count, partitions = c.file.producer.count, c.file.kafka.request_partitions
+    count, partitions = c.config.producer.count, c.config.kafka.request_partitions
     if count > partitions:
         why = f"each of {count} producers reads one partition of the requests topic"
         yield Problem("kafka.request_partitions", partitions, why, f"use at least {count}; twice that lets others join")
 
 
 def rank_timeout_is_longer(c: Context) -> Iterator[Problem]:
-    rank, phase = c.file.learner.rank_timeout_s, c.file.refit.phase_timeout_s
+    rank, phase = c.config.learner.rank_timeout_s, c.config.refit.phase_timeout_s
     if rank <= phase:
         why = f"ranks would give up before a refit phase does (refit.phase_timeout_s {phase:g})"
         yield Problem("learner.rank_timeout_s", rank, why, f"use more than {phase:g}, for example {2 * phase:g}")
 
 
 def pauses_grow(c: Context) -> Iterator[Problem]:
-    first, longest = c.file.launch.restart.backoff_s, c.file.launch.restart.max_backoff_s
+    first, longest = c.config.launch.restart.backoff_s, c.config.launch.restart.max_backoff_s
     if longest < first:
         why = f"the longest pause is shorter than the first (launch.restart.backoff_s {first:g})"
         yield Problem("launch.restart.max_backoff_s", longest, why, f"use at least {first:g}")
 
 
 def model_is_there(c: Context) -> Iterator[Problem]:
-    model = c.file.model
+    model = c.config.model
     path = Path(model.path)
     if c.model is not None or model.build is not None:
         return
@@ -189,12 +196,12 @@ def model_fits(c: Context) -> Iterator[Problem]:
     """The checkpoint's own config against what the run asks of it."""
     if c.model is None:
         return
-    file, m = c.file, c.model
-    longest, limit = file.model.max_total_sequence_length, m.max_position_embeddings
+    config, m = c.config, c.model
+    longest, limit = config.model.max_total_sequence_length, m.max_position_embeddings
     if limit is not None and longest > limit:
         why = f"beyond the model's max_position_embeddings {limit}"
         yield Problem("model.max_total_sequence_length", longest, why, f"use at most {limit}")
-    tp, pp = file.learner.tensor_model_parallel_size, file.learner.pipeline_model_parallel_size
+    tp, pp = config.learner.tensor_model_parallel_size, config.learner.pipeline_model_parallel_size
     for what, count in (("attention heads", m.num_attention_heads), ("key-value heads", m.num_key_value_heads)):
         if count is not None and count % tp:
             yield Problem(
@@ -205,22 +212,22 @@ def model_fits(c: Context) -> Iterator[Problem]:
         yield Problem("learner.pipeline_model_parallel_size", pp, why, _use(_divisors_near(m.num_hidden_layers, pp)))
     if m.quantized:
         yield Problem(
-            "model.path", file.model.path, "the checkpoint is quantized", "training needs plain weights; convert it first"
+            "model.path", config.model.path, "the checkpoint is quantized", "training needs plain weights; convert it first"
         )
 
 
 def head_dim_is_supported(c: Context) -> Iterator[Problem]:
-    if c.machine.gpu or c.model is None or c.file.producer.engine != "vllm":
+    if c.machine.gpu or c.model is None or c.config.producer.engine != "vllm":
         return
     head = c.model.head_dim
     if head is not None and head not in CPU_HEAD_DIMS:
         why = f"its head_dim {head} is not one that vLLM computes on a CPU"
-        yield Problem("model.path", c.file.model.path, why, "use one with head_dim " + ", ".join(map(str, CPU_HEAD_DIMS)))
+        yield Problem("model.path", c.config.model.path, why, "use one with head_dim " + ", ".join(map(str, CPU_HEAD_DIMS)))
 
 
 def tokenizer_is_there(c: Context) -> Iterator[Problem]:
-    name = c.file.model.tokenizer
-    where = Path(name) if name is not None else Path(c.file.model.path)
+    name = c.config.model.tokenizer
+    where = Path(name) if name is not None else Path(c.config.model.path)
     if name is None and c.model is None:
         return
     if where.is_dir():
@@ -232,18 +239,18 @@ def tokenizer_is_there(c: Context) -> Iterator[Problem]:
 
 def engine_arguments_are_free(c: Context) -> Iterator[Problem]:
     try:
-        engine_arguments(c.file.model, c.file.generation, c.file.producer, on_gpu=c.machine.gpu)
+        engine_arguments(c.config.model, c.config.generation, c.config.producer, on_gpu=c.machine.gpu)
     except ConfigError as error:
         yield from error.problems
 
 
 def backend_is_possible(c: Context) -> Iterator[Problem]:
-    if c.file.refit.backend == "nccl" and not c.machine.gpu:
+    if c.config.refit.backend == "nccl" and not c.machine.gpu:
         yield Problem("refit.backend", "nccl", "this machine has no GPU", "use auto or gloo")
 
 
 def broker_can_do_it(c: Context) -> Iterator[Problem]:
-    kafka = c.file.kafka
+    kafka = c.config.kafka
     if kafka.bootstrap_servers or c.machine.bootstrap:
         return
     if kafka.replication_factor > 1:
@@ -256,17 +263,17 @@ def broker_can_do_it(c: Context) -> Iterator[Problem]:
 
 def secrets_are_readable(c: Context) -> Iterator[Problem]:
     try:
-        security_settings(c.file.kafka.security)
+        security_settings(c.config.kafka.security)
     except ConfigError as error:
         yield from error.problems
 
 
 def run_id_is_free(c: Context) -> Iterator[Problem]:
-    if c.resuming or c.file.run.id is None:
+    if c.resuming or c.config.run.id is None:
         return
-    if (c.file.run_dir / "config.yaml").exists():
-        why = f"its folder {c.file.run_dir} exists"
-        yield Problem("run.id", c.file.run.id, why, "leave run.id out, choose another, or use --resume")
+    if (c.config.folder / "config.yaml").exists():
+        why = f"its folder {c.config.folder} exists"
+        yield Problem("run.id", c.config.run.id, why, "leave run.id out, choose another, or use --resume")
 
 
 def fork_is_possible(c: Context) -> Iterator[Problem]:
@@ -274,26 +281,26 @@ def fork_is_possible(c: Context) -> Iterator[Problem]:
     if c.resuming:
         return
     try:
-        find_fork(c.file.run, c.file.model)
+        find_fork(c.config.run, c.config.model)
     except ConfigError as error:
         yield from error.problems
 
 
 def loggers_are_installed(c: Context) -> Iterator[Problem]:
     for name in ("tensorboard", "wandb"):
-        if getattr(c.file.logger, name) and importlib.util.find_spec(name) is None:
+        if getattr(c.config.logger, name) and importlib.util.find_spec(name) is None:
             yield Problem(f"logger.{name}", True, f"the package {name} is not installed", f"install {name}, or switch it off")
 
 
 def data_is_usable(c: Context) -> Iterator[Problem]:
-    model = c.file.model
+    model = c.config.model
     tokenizer = Path(model.tokenizer or model.path) / "tokenizer.json"
     found = tokenizer if tokenizer.is_file() else None
-    yield from check_data(c.file.data, c.file.environment, found, model.max_total_sequence_length - 1)
+    yield from check_data(c.config.data, c.config.environment, found, model.max_total_sequence_length - 1)
 
 
 def checkpoints_within_run(c: Context) -> Iterator[Problem]:
-    period, steps = c.file.checkpointing.save_period, c.file.grpo.max_num_steps
+    period, steps = c.config.checkpointing.save_period, c.config.grpo.max_num_steps
     if period > steps > 1:
         why = f"the run has {steps} steps: only the first and the last version are saved"
         yield Problem("checkpointing.save_period", period, why, f"use {max(1, steps // 4)} to lose less when it is stopped")
@@ -304,6 +311,7 @@ ERRORS: Sequence[Rule] = (
     record_fits,
     batch_divides,
     on_policy_ratio,
+    loss_is_there,
     rank_timeout_is_longer,
     pauses_grow,
     validation_has_data,

@@ -18,7 +18,7 @@ from broker_config.clients.settings import make_consumer
 from broker_config.topics import Topics
 from launch.folders import RunFolder, last_validation
 from launch.observe.view import RunView, Snapshot
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, DeadlineExceeded, RecordRefused
 from schemas.records import control, status
 from schemas.records.metrics import StepMetrics

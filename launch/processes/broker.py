@@ -24,7 +24,7 @@ from broker_config.local.broker import LocalBroker
 from broker_config.locate import configured_servers
 from broker_config.preflight import check_broker
 from broker_config.processes import ProcessId
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 
 START_S = 180.0  # the first start downloads the jars
 STOP_S = 40.0

@@ -14,7 +14,7 @@ from launch.observe.display import SIGN_OF_LIFE_S
 from launch.observe.logtail import error_lines, tail
 from launch.observe.summary import shown
 from launch.processes.children import Child, ChildSpec
-from schemas.config.sections import ModelConfig
+from schemas.config.model import ModelConfig
 from schemas.errors import WeirError
 
 TOLD_LINES = 12

@@ -32,7 +32,7 @@ from broker_config.preflight import parse_servers
 from broker_config.processes import ProcessId
 from launch.processes.broker import BrokerUse
 from launch.supervise.events import BrokerBack, BrokerLost
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.disk import tells_of_full
 from schemas.errors import BrokerAway, BrokerError, DeadlineExceeded, WeirError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from launch.config.file import RestartConfig
+from schemas.config.launch import RestartConfig
 
 
 class Deaths:

@@ -23,7 +23,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import assert_never
 
-from launch.config.file import RestartConfig
 from launch.supervise.events import (
     BrokerBack,
     BrokerLost,
@@ -47,6 +46,7 @@ from launch.supervise.outage import Outage
 from launch.supervise.outcome import BROKER, FAILED, FINISHED, INTERRUPTED, WRONG_INPUT, Outcome, describe_code
 from launch.supervise.restarts import Deaths
 from launch.supervise.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, State
+from schemas.config.launch import RestartConfig
 
 
 class Supervision:

@@ -22,7 +22,6 @@ from typing import Protocol, assert_never
 
 import psutil
 
-from launch.config.file import RestartConfig
 from launch.observe.display import Display
 from launch.observe.logtail import tail
 from launch.observe.view import Snapshot
@@ -49,6 +48,7 @@ from launch.supervise.events import (
 )
 from launch.supervise.outcome import Outcome, describe_code
 from launch.supervise.supervision import Supervision
+from schemas.config.launch import RestartConfig
 
 log = logging.getLogger(__name__)
 

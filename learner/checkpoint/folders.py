@@ -25,7 +25,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from learner.config import LearnerConfig
+from schemas.config.learner import LearnerConfig
 from schemas.disk import room
 from schemas.errors import FileError, WeirError
 from schemas.failpoints import reach

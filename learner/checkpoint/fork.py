@@ -11,12 +11,13 @@ from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Determinism
-from learner.config import LearnerConfig
 from learner.replay.compare import same_layout
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG
-from schemas.config import file as config_file
-from schemas.config.sections import ModelConfig, RunConfig
+from schemas.config.file import read
+from schemas.config.learner import LearnerConfig
+from schemas.config.model import ModelConfig
+from schemas.config.run import RunConfig
 from schemas.errors import ConfigError, Problem, WeirError
 from schemas.model_files import model_digest
 
@@ -56,7 +57,7 @@ def check_forked(folder: Path, learner: LearnerConfig, here: Determinism, digest
         WeirError: it is another state.
     """
     manifest = checkpoint.read(folder)
-    theirs = config_file.read(folder.parent.parent / CONFIG).get("learner") or {}
+    theirs = read(folder.parent.parent / CONFIG).get("learner") or {}
     sharded = theirs.get("use_distributed_optimizer", LearnerConfig.model_fields["use_distributed_optimizer"].default)
     if sharded != learner.use_distributed_optimizer or not same_layout(manifest.determinism, here):
         return
@@ -77,7 +78,7 @@ def _home(runs: Path, name: str) -> Path:
 
 def _check_model(home: Path, model: ModelConfig) -> None:
     """Shapes and numbers must be those of the checkpoint, as far as both models' files are on this machine."""
-    theirs = config_file.read(home / CONFIG).get("model") or {}
+    theirs = read(home / CONFIG).get("model") or {}
     if theirs.get("dtype", model.dtype) != model.dtype:
         why = f"the run that it forks from has {theirs['dtype']}"
         raise ConfigError([Problem("model.dtype", model.dtype, why, f"use {theirs['dtype']}")])

@@ -9,10 +9,11 @@ import json
 import logging
 from pathlib import Path
 
-from learner import run as learner_run
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Determinism, Manifest
-from learner.run import LearnerRun, kept_config
+from learner.checkpoint.kept_config import kept_config
+from schemas.config.config import Config
+from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
@@ -22,19 +23,19 @@ log = logging.getLogger(__name__)
 CHANGEABLE = frozenset({"decay", "refit.phase_timeout_s", "refit.max_tries"})
 
 
-def find_checkpoint(run: LearnerRun) -> tuple[Path, Manifest]:
+def find_checkpoint(config: Config) -> tuple[Path, Manifest]:
     """The newest whole checkpoint of the run.
 
     Raises:
         ConfigError: there is none, or the config has a key that a run that goes on cannot change.
     """
-    root = run.folder / "checkpoints"
+    root = config.folder / "checkpoints"
     found = checkpoint.latest(root)
     if found is None:
         why = f"{root} has no whole checkpoint{damages(root)}"
-        raise ConfigError([Problem("--resume", run.id, why, "start the run anew, under another run.id")])
-    check_config(run, found[1])
-    check_end(run.grpo.max_num_steps, found[1].version)
+        raise ConfigError([Problem("--resume", config.run_id, why, "start the run anew, under another config.run_id")])
+    check_config(config, found[1])
+    check_end(config.grpo.max_num_steps, found[1].version)
     return found
 
 
@@ -48,20 +49,18 @@ def check_end(max_num_steps: int | None, version: int) -> None:
         raise ConfigError([Problem("grpo.max_num_steps", max_num_steps, why, f"give {version} or more")])
 
 
-def check_config(run: LearnerRun, manifest: Manifest) -> None:
+def check_config(config: Config, manifest: Manifest) -> None:
     """
     Raises:
         ConfigError: names every key that cannot be another one than when the checkpoint was made.
     """
-    if run.config_digest == manifest.config_digest:
+    if config.digest == manifest.config_digest:
         return
-    kept = kept_config(run.folder, manifest.config_digest)
+    kept = kept_config(config.folder, manifest.config_digest)
     if not kept.exists():
-        why = (
-            f"its digest is {run.config_digest}, the checkpoint was made under {manifest.config_digest}, and {kept} is not there"
-        )
+        why = f"its digest is {config.digest}, the checkpoint was made under {manifest.config_digest}, and {kept} is not there"
         raise ConfigError([Problem("--config", None, f"a key that cannot change has changed: {why}", "use the run's own config")])
-    before, now = learner_run.load(str(kept), [f"run.id={json.dumps(run.id)}"]).digested, run.digested
+    before, now = load_for_process(kept, [f"run.id={json.dumps(config.run_id)}"]).digested, config.digested
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     fix = "leave it, or start a new run (run.fork_from starts one from a checkpoint)"
     problems = [

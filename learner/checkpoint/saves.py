@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Manifest, Offsets, Saving, determinism
 from learner.link.client import DispatcherClient
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.disk import told
 
 if TYPE_CHECKING:  # torch and megatron, which are not needed here
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 class Saves:
     """`version`: what the learner starts with; it needs no checkpoint if it was loaded from one of this run."""
 
-    def __init__(self, run: LearnerRun, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
+    def __init__(self, config: Config, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
         self.last = version if version > 0 else -1
         """Version of the last checkpoint that was begun."""
-        self._run = run
+        self._config = config
         self._worker = worker
         self._ranks = ranks
         self._dispatcher = dispatcher
-        self._facts = determinism(run.learner)
+        self._facts = determinism(config.learner)
         self._manifest: Manifest
         self._published: Future[None] | None = None
 
@@ -64,11 +64,11 @@ class Saves:
             next_offsets=Offsets(**{name: facts[name] for name in Offsets.model_fields}),
             state_digest=state_digest,
             weights_digest=weights_digest,
-            config_digest=self._run.config_digest,
+            config_digest=self._config.digest,
             determinism=self._facts,
         )
         self.last = version
-        if not self._run.checkpointing.async_save:
+        if not self._config.checkpointing.async_save:
             self.finish()
 
     def turn(self) -> None:
@@ -83,7 +83,7 @@ class Saves:
 
         Raises:
             FileError: it cannot be written.
-            WeirError: another checkpoint has its name; LinkClosed: another learner has the run, or the dispatcher died.
+            WeirError: another checkpoint has its name; LinkClosed: another learner has the config, or the dispatcher died.
         """
         while self._worker.saving is not None:
             if self._worker.saving.wait(self._ranks.keepalive_s):
@@ -127,9 +127,9 @@ class Saves:
 
     def _retire(self) -> None:
         """Checkpoints beyond `keep` go, then what only they needed."""
-        root = self._run.folder / "checkpoints"
+        root = self._config.folder / "checkpoints"
         with told("checkpoints beyond checkpointing.keep were not deleted"):
-            gone = checkpoint.prune(root, self._run.checkpointing.keep)
+            gone = checkpoint.prune(root, self._config.checkpointing.keep)
         if not gone:
             return
         oldest = checkpoint.oldest(root)

@@ -15,7 +15,7 @@ from torch import Tensor
 from learner.grpo.advantages import group_advantages
 from learner.grpo.group_metrics import group_metrics
 from learner.grpo.split import split_by_tokens
-from schemas.config.sections import GrpoConfig
+from schemas.config.grpo import GrpoConfig
 from schemas.records.group import Trajectory, TrajectoryGroup
 
 __all__ = ["PAD_TO", "TrainBatch", "deal", "make_batch", "split_by_tokens", "group_metrics"]

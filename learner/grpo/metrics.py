@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from learner.config import LossFnConfig
-from learner.grpo.loss import Counts, LossInputs, LossTerms, kl_estimate, reduce
+from learner.grpo.inputs import Counts, LossInputs
+from learner.grpo.kl import kl_estimate
+from learner.grpo.objective import LossTerms, reduce
+from schemas.config.loss import LossConfig
 
 MAX_AGE = 16
 """Largest age that a run can be configured with; `grpo.max_trajectory_age_steps` has the same bound."""
@@ -32,7 +34,7 @@ TOKEN_MEANS = (
 """Metrics that are a sum divided by the global token count, in the order in which they are reduced."""
 
 
-def token_sums(curr_BT: Tensor, inputs: LossInputs, terms: LossTerms, counts: Counts, cfg: LossFnConfig) -> Tensor:
+def token_sums(curr_BT: Tensor, inputs: LossInputs, terms: LossTerms, counts: Counts, cfg: LossConfig) -> Tensor:
     """float64 [len(TOKEN_MEANS)]: this micro batch's share of each mean, before the division."""
     mask_BT = inputs.mask_BT.double()
     curr_BT, gen_BT = curr_BT.detach().double(), inputs.gen_BT.double()

@@ -13,9 +13,9 @@ from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 
-from learner.config import LearnerConfig
-from learner.config import OptimizerConfig as OptimizerSection
 from learner.model import cpu_compat
+from schemas.config.learner import LearnerConfig
+from schemas.config.learner import OptimizerConfig as OptimizerSection
 from schemas.errors import WeirError
 
 

@@ -8,7 +8,7 @@ from megatron.core import parallel_state as mpu
 from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
 
-from learner.config import LearnerConfig
+from schemas.config.learner import LearnerConfig
 from schemas.errors import ConfigError, Problem
 
 COLLECTIVE_TIMEOUT_MIN = 10

@@ -21,13 +21,16 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from learner.config import LearnerConfig, LossFnConfig
 from learner.grpo.batch import PAD_TO, TrainBatch, round_up
-from learner.grpo.loss import Counts, LossInputs, grpo_loss
+from learner.grpo.inputs import Counts, LossInputs
+from learner.grpo.losses.find import find_loss
 from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, token_sums
+from learner.grpo.objective import objective
 from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
 from learner.model.logprob import RowSelector, Wanted
-from schemas.config.sections import ModelConfig
+from schemas.config.learner import LearnerConfig
+from schemas.config.loss import LossConfig
+from schemas.config.model import ModelConfig
 from schemas.failpoints import reach
 from schemas.model_files import model_folder
 
@@ -45,7 +48,7 @@ class Policy:
         self,
         model: ModelConfig,
         learner: LearnerConfig,
-        loss_fn: LossFnConfig,
+        loss_fn: LossConfig,
         *,
         seed: int,
         total_steps: int,
@@ -57,6 +60,7 @@ class Policy:
         cpu_compat.enable()
         parallel.initialize(learner, seed)
         self._learner, self._loss_fn, self._temperature = learner, loss_fn, temperature
+        self._surrogate = find_loss(loss_fn)
         self._device = parallel.device()
         self._dtype: torch.dtype = getattr(torch, model.dtype)
         self.folder = model_folder(model.path)
@@ -282,7 +286,7 @@ class Policy:
         """Megatron's triple: scalar to go back from, tokens to divide by, what to report."""
         prev = curr.detach() if prev is None else prev
         inputs = LossInputs(prev, piece.gen_logprobs, ref, piece.advantages, piece.token_mask, piece.sample_mask)
-        terms = grpo_loss(curr, inputs, counts, self._loss_fn)
+        terms = objective(self._surrogate, curr, inputs, counts, self._loss_fn)
         sums = token_sums(curr, inputs, terms, counts, self._loss_fn)
         by_age, worst = age_sums(prev, piece.gen_logprobs, inputs.mask_BT, piece.ages)
         tokens = inputs.mask_BT.sum(dtype=torch.float64).to(torch.int32)

@@ -13,11 +13,11 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from learner.config import LearnerConfig
 from learner.model.attention import SdpaCoreAttention
 from learner.model.convert import padded_vocab
 from learner.model.hf import rope_parameters
 from learner.model.norm import RMSNorm
+from schemas.config.learner import LearnerConfig
 from schemas.errors import ConfigError, Problem
 
 

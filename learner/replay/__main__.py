@@ -86,16 +86,16 @@ def open_source(job: Job) -> Source:
     """The dump, or the run's broker."""
     if job.index is not None:
         return DumpSource(job.folder, job.index)
-    kafka = job.run.kafka
+    kafka = job.config.kafka
     bootstrap = locate.bootstrap_servers(kafka, Deadline(kafka.timeout_s), start_local=False)
-    return LogSource(kafka, bootstrap, job.run.id, job.manifest.run, job.run.grpo.num_prompts_per_step, job.topic_ids)
+    return LogSource(kafka, bootstrap, job.config.run_id, job.manifest.run, job.config.grpo.num_prompts_per_step, job.topic_ids)
 
 
 def head(job: Job, source: Source) -> list[str]:
     told = [f"note: {note}" for note in job.notes]
-    if job.run.config_digest != job.manifest.config_digest:
+    if job.config.digest != job.manifest.config_digest:
         told.append(
-            f"note: the config's digest is {job.run.config_digest}, the checkpoint was written under "
+            f"note: the config's digest is {job.config.digest}, the checkpoint was written under "
             f"{job.manifest.config_digest}: {job.folder / 'config.yaml'} or the program has changed since"
         )
     again = ""

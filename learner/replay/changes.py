@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from schemas.config.sections import LOCAL_KEYS, SECTIONS
+from schemas.config.base import LOCAL
+from schemas.config.config import KEYS, SECTIONS
 from schemas.errors import ConfigError, Problem
 
 FREE_SECTIONS = frozenset({"loss_fn", "learner", "checkpointing", "logger", "launch", "kafka"})
@@ -16,7 +17,7 @@ FREE_KEYS = frozenset(
         "grpo.normalize_rewards",
         "grpo.use_leave_one_out_baseline",
         "grpo.overlong_filtering",
-        *(key for key in LOCAL_KEYS if key.startswith("grpo.")),
+        *(key.path for key in KEYS if LOCAL in key.marks and key.path.startswith("grpo.")),
         "model.path",
         "model.tokenizer",
     }

@@ -23,7 +23,7 @@ from learner.replay.compare import (
 from learner.replay.plan import Job
 from learner.replay.report import DIFFERS, EQUAL, Report
 from learner.replay.sources.sealed import SealedBatch, Source, config_note
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import WeirError
 from schemas.records.group import decode
 from schemas.records.metrics import StepMetrics
@@ -32,7 +32,7 @@ from schemas.records.metrics import StepMetrics
 class Trainer(Protocol):
     """What trains: all ranks, as rank 0 sees them. `learner.replay.worker.ReplayWorker` is the real one."""
 
-    run: LearnerRun
+    config: Config
 
     def step(self, records: Sequence[bytes]) -> Figures: ...
 
@@ -81,7 +81,7 @@ class Course:
         if job.group is not None:
             self._show_group(self._batch(job.first))
         elif job.changed is not None:
-            if job.changed is not self.trainer.run:
+            if job.changed is not self.trainer.config:
                 self.trainer.go_over()
             for version in range(job.first, job.last + 1):
                 self._changed(version)
@@ -95,12 +95,12 @@ class Course:
             return
         why = reasons_for_tolerance(self.job.facts, self.here)
         if why:
-            self.tolerance = OF_DTYPE[self.trainer.run.model.dtype]
+            self.tolerance = OF_DTYPE[self.trainer.config.model.dtype]
             self.report.line(f"compared within {self.tolerance.relative:g} (digests are not), because: " + "; ".join(why))
 
     def _check_loaded(self) -> None:
         """The state that was loaded is the one that was saved, wherever the layout allows to tell."""
-        manifest, then, now = self.job.manifest, self.job.run.learner, self.job.present.learner
+        manifest, then, now = self.job.manifest, self.job.config.learner, self.job.present.learner
         sharded = (then.use_distributed_optimizer, now.use_distributed_optimizer)
         if sharded[0] != sharded[1] or not same_layout(manifest.determinism, self.here):
             return
@@ -113,7 +113,7 @@ class Course:
 
     def _batch(self, version: int) -> SealedBatch:
         batch = self.source.batch(version)
-        note = config_note(batch, self.job.run.config_digest, self.job.folder)
+        note = config_note(batch, self.job.config.digest, self.job.folder)
         if note is not None and batch.seal.config_digest not in self.noted:
             self.noted.add(batch.seal.config_digest)  # it holds for the steps after it too
             self.report.line(note)
@@ -141,5 +141,5 @@ class Course:
         record = tokens.record_of(batch, self.job.group)
         scores = self.trainer.score(record)
         self.report.line(f"learner: version {batch.version}, the state before the step; ratio: learner over engine")
-        for line in tokens.lines(decode(record), scores, self.job.run.grpo, self.trainer.text):
+        for line in tokens.lines(decode(record), scores, self.job.config.grpo, self.trainer.text):
             self.report.line(line)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner import run as learner_run
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Determinism, Manifest
 from learner.replay.changes import check_changes
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG, Index
-from learner.run import LearnerRun
+from schemas.config.config import Config
+from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, Problem, WeirError
 
 _GROUP = re.compile(r"v(\d{1,8})/s(\d{1,9})(/d(\d{1,9})/a(\d{1,9}))?", re.ASCII)
@@ -44,7 +44,7 @@ class GroupKey:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a person asked for. `folder`: of the run, or of a dump; `verified`: the dump's files were hashed already."""
+    """What a person asked for. `folder`: of the config, or of a dump; `verified`: the dump's files were hashed already."""
 
     folder: Path
     step: int | None = None
@@ -73,8 +73,8 @@ class Job:
     """
 
     folder: Path
-    run: LearnerRun
-    changed: LearnerRun | None
+    config: Config
+    changed: Config | None
     checkpoint: Path
     manifest: Manifest
     facts: Sequence[Determinism]
@@ -86,9 +86,9 @@ class Job:
     notes: Sequence[str] = field(default_factory=tuple)
 
     @property
-    def present(self) -> LearnerRun:
+    def present(self) -> Config:
         """The config that the processes start with."""
-        return self.changed if self.changed is not None and self.first == self.manifest.version else self.run
+        return self.changed if self.changed is not None and self.first == self.manifest.version else self.config
 
 
 def make_job(asked: Asked) -> Job:
@@ -102,21 +102,21 @@ def make_job(asked: Asked) -> Job:
     check_changes(asked.sets)
     index = _index(asked) if dump.is_dump(asked.folder) else None
     folder, manifest, damaged = nearest(asked.folder / CHECKPOINTS, first)
-    run, changed, idle = _configs(asked, index)
-    if group is not None and group.slot >= run.grpo.num_prompts_per_step:
-        why = f"slots are 0 to {run.grpo.num_prompts_per_step - 1}"
+    config, changed, idle = _configs(asked, index)
+    if group is not None and group.slot >= config.grpo.num_prompts_per_step:
+        why = f"slots are 0 to {config.grpo.num_prompts_per_step - 1}"
         raise ConfigError([Problem("--group", group.text, why, "give one of them")])
     if changed is not None and group is not None:
         why = "a group is looked at as it was trained"
         raise ConfigError([Problem("--set", ", ".join(asked.sets), why, "leave --set or --group out")])
-    if changed is not None and first != manifest.version and _layout(changed) != _layout(run):
+    if changed is not None and first != manifest.version and _layout(changed) != _layout(config):
         why = f"the layout cannot change between the checkpoint of version {manifest.version} and step {first}"
         raise ConfigError([Problem("--set", ", ".join(asked.sets), why, f"give --step {manifest.version}, or leave the layout")])
     later = [found for found in _whole(asked.folder / CHECKPOINTS) if found.version > manifest.version]
     until = min((found.version for found in later if found.version > last), default=last)
     return Job(
         folder=asked.folder,
-        run=run,
+        config=config,
         changed=changed,
         checkpoint=folder,
         manifest=manifest,
@@ -188,21 +188,21 @@ def _whole(root: Path) -> list[Manifest]:
     return found
 
 
-def _configs(asked: Asked, index: Index | None) -> tuple[LearnerRun, LearnerRun | None, list[str]]:
+def _configs(asked: Asked, index: Index | None) -> tuple[Config, Config | None, list[str]]:
     """(as trained, as asked for, changes that no step depends on, such as where the model lies: they hold for both)."""
     path = str(asked.folder / CONFIG)
     places = places_in(asked.folder) if index is not None else []
-    plain = learner_run.load(path, places)
-    harmless = [one for one in asked.sets if _digest(path, [*places, one]) == plain.config_digest]
-    run = learner_run.load(path, [*places, *harmless])
+    plain = load_for_process(path, places)
+    harmless = [one for one in asked.sets if _digest(path, [*places, one]) == plain.digest]
+    config = load_for_process(path, [*places, *harmless])
     if len(harmless) == len(asked.sets):
-        return run, None, harmless
-    return run, learner_run.load(path, [*places, *asked.sets]), harmless
+        return config, None, harmless
+    return config, load_for_process(path, [*places, *asked.sets]), harmless
 
 
 def _digest(path: str, overrides: Sequence[str]) -> str | None:
     try:
-        return learner_run.load(path, list(overrides)).config_digest
+        return load_for_process(path, overrides).digest
     except ConfigError:
         return None  # wrong, or right only together with others: told when all are loaded
 
@@ -222,13 +222,13 @@ def _override(key: str, path: Path) -> str:
     return f"{key}={json.dumps(str(path), ensure_ascii=False)}"
 
 
-def _layout(run: LearnerRun) -> tuple[object, ...]:
-    learner = run.learner
+def _layout(config: Config) -> tuple[object, ...]:
+    learner = config.learner
     return (
         learner.nproc,
         learner.tensor_model_parallel_size,
         learner.pipeline_model_parallel_size,
         learner.sequence_parallel,
         learner.use_distributed_optimizer,
-        run.model.dtype,
+        config.model.dtype,
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from learner.grpo.advantages import group_advantages, mean_and_std
 from learner.replay.plan import GroupKey
 from learner.replay.sources.sealed import SealedBatch, key_of
-from schemas.config.sections import GrpoConfig
+from schemas.config.grpo import GrpoConfig
 from schemas.errors import ConfigError, Problem
 from schemas.records.group import Trajectory, TrajectoryGroup
 

@@ -13,19 +13,19 @@ from learner.grpo.batch import deal, make_batch
 from learner.grpo.group_metrics import group_metrics
 from learner.ranks import Command, Ranks
 from learner.replay.compare import Figures
-from learner.run import LearnerRun
 from learner.session import make_policy
 from learner.worker import Worker
+from schemas.config.config import Config
 from schemas.records.group import decode
 
 
 class ReplayWorker(Worker):
     """`changed`: the config that `rebuild` goes over to."""
 
-    def __init__(self, run: LearnerRun, changed: LearnerRun | None, ranks: Ranks, checkpoint: Path) -> None:
-        policy = make_policy(run)
+    def __init__(self, config: Config, changed: Config | None, ranks: Ranks, checkpoint: Path) -> None:
+        policy = make_policy(config)
         policy.load(checkpoint)
-        super().__init__(run, policy, ranks)
+        super().__init__(config, policy, ranks)
         self._changed = changed
         self._tokenizer: Any = None
 
@@ -56,7 +56,7 @@ class ReplayWorker(Worker):
         if self._tokenizer is None:
             from transformers import AutoTokenizer  # only here: a second to import
 
-            self._tokenizer = AutoTokenizer.from_pretrained(self.run.model.tokenizer or self.policy.folder)
+            self._tokenizer = AutoTokenizer.from_pretrained(self.config.model.tokenizer or self.policy.folder)
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
     def go_over(self) -> None:
@@ -85,7 +85,7 @@ class ReplayWorker(Worker):
 
     def _score(self, record: bytes) -> list[list[float]]:
         group = decode(record)
-        rows = self.policy.logprobs(make_batch([group], self.run.grpo)).tolist()
+        rows = self.policy.logprobs(make_batch([group], self.config.grpo)).tolist()
         start = len(group.prompt)
         return [row[start : start + len(t.tokens)] for row, t in zip(rows, group.trajectories, strict=True)]
 
@@ -96,6 +96,6 @@ class ReplayWorker(Worker):
         del self.policy
         gc.collect()
         self.run = self._changed
-        self.policy = make_policy(self.run)
+        self.policy = make_policy(self.config)
         self.policy.load(folder)
         self.ranks.barrier()

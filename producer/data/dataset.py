@@ -19,8 +19,8 @@ from producer.data.presets import Layout
 from producer.data.rows import GENERATOR, GeneratedRows, Rows, is_remote, open_rows
 from producer.environments.base import Environment, Prompt, PromptRefused, Split, Tokenizer
 from producer.environments.registry import resolve
-from schemas.config import file as config_file
-from schemas.config.sections import DataConfig, EnvironmentConfig
+from schemas.config.data import DataConfig, EnvironmentConfig
+from schemas.digests import digest
 from schemas.errors import ConfigError, Problem
 
 _SHOWN = 10  # bad rows named in one error
@@ -46,7 +46,7 @@ class Dataset:
         self._templated = bool(tokenizer.chat_template) if data.apply_chat_template is None else data.apply_chat_template
         self._cached = lru_cache(maxsize=_CACHED)(self._make)
         self.rows: int | None = rows.count
-        self.digest: str = config_file.digest([rows.digest(), layout.prompt, layout.answer])
+        self.digest: str = digest([rows.digest(), layout.prompt, layout.answer])
 
     def prompt(self, row: int) -> Prompt:
         """The prompt of a row; the last few are kept.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from producer.data.presets import PLAIN, PRESETS, Layout
-from schemas.config.sections import DataConfig
+from schemas.config.data import DataConfig
 
 _IMAGES = ("images", "image", "videos", "video", "audios", "audio")
 _ABSENT = object()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from producer.environments.base import Tokenizer
-from schemas.config.sections import ModelConfig
+from schemas.config.model import ModelConfig
 from schemas.errors import ConfigError, Problem
 
 

@@ -16,10 +16,13 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from producer.config import ProducerConfig
 from producer.engine.protocol import Completion, Ending, EngineDead, Loaded, Sampling, TransferOffer
 from producer.refit.staging import Staged, receive
-from schemas.config.sections import GenerationConfig, ModelConfig, RefitConfig, Section
+from schemas.config.base import Section
+from schemas.config.dispatch import RefitConfig
+from schemas.config.grpo import GenerationConfig
+from schemas.config.model import ModelConfig
+from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
 from schemas.failpoints import reach
 from schemas.records.group import Span

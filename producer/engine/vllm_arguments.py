@@ -12,8 +12,9 @@ from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
-from producer.config import ProducerConfig
-from schemas.config.sections import GenerationConfig, ModelConfig
+from schemas.config.grpo import GenerationConfig
+from schemas.config.model import ModelConfig
+from schemas.config.producer import ProducerConfig
 from schemas.errors import ConfigError, Problem
 from schemas.weights.plan import model_config_value
 

@@ -18,11 +18,13 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-from producer.config import ProducerConfig
 from producer.engine.protocol import Completion, Ending, EngineDead, Loaded, Sampling, TransferOffer
 from producer.engine.thread import EngineThread
 from producer.engine.vllm_arguments import cpu_threads, end_token_ids, engine_arguments, set_environment
-from schemas.config.sections import GenerationConfig, ModelConfig, RefitConfig
+from schemas.config.dispatch import RefitConfig
+from schemas.config.grpo import GenerationConfig
+from schemas.config.model import ModelConfig
+from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
 from schemas.failpoints import reach
 from schemas.records.group import Span

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import importlib
 import importlib.metadata
 import inspect
-import os
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from producer.environments.base import Environment
 from producer.environments.single_turn import FunctionEnvironment
-from schemas.config import file as config_file
-from schemas.config.sections import EnvironmentConfig
+from schemas.config.data import EnvironmentConfig
+from schemas.digests import digest as digest_of
 from schemas.errors import ConfigError, Problem
+from schemas.importing import import_named
 
 BUILT_IN: Mapping[str, str] = {
     "exact_match": "producer.environments.exact_match:ExactMatch",
@@ -68,7 +65,7 @@ def digest(config: EnvironmentConfig) -> str:
                 parts["source"] = hashlib.sha256(source.read()).hexdigest()
     libraries = getattr(target, "libraries", ())
     parts["libraries"] = {name: importlib.metadata.version(name) for name in libraries}
-    return config_file.digest(parts)
+    return digest_of(parts)
 
 
 def _error(value: str, why: str, fix: str, key: str = "environment.name") -> ConfigError:
@@ -82,31 +79,7 @@ def _target(name: str) -> Any:
         near = difflib.get_close_matches(name, BUILT_IN, n=1)
         hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(BUILT_IN)
         raise _error(name, "unknown environment", f"{hint} Your own: module:Class or module:function")
-    module = _import(name, module_name)
-    try:
-        return getattr(module, attribute)
-    except AttributeError:
-        names = [n for n in vars(module) if not n.startswith("_")]
-        near = difflib.get_close_matches(attribute, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"{module_name} has: {', '.join(sorted(names)[:20]) or 'nothing'}"
-        raise _error(name, f"module {module_name} ({module.__file__}) has no {attribute}", hint) from None
-
-
-def _import(name: str, module_name: str) -> Any:
-    # An installed command does not have the working folder on its path; `python -m` has. Both find a user's module there.
-    if os.getcwd() not in sys.path and "" not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (module_name == error.name or module_name.startswith(error.name + ".")):
-            fix = f"put it into {os.getcwd()} or on PYTHONPATH"
-            raise _error(name, f"module {error.name} not found", fix) from None
-        raise _error(name, f"importing {module_name} failed: {error}", f"install {error.name}") from error
-    except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        why = f"importing {module_name} failed: {type(error).__name__}: {error} ({at.filename}:{at.lineno})"
-        raise _error(name, why, "mend the module") from error
+    return import_named(path, "environment.name")
 
 
 def _construct(config: EnvironmentConfig, cls: type) -> Environment:

@@ -1,23 +1,23 @@
-"""Reading a run's YAML file: overrides, all problems at once, digests and flat views.
+"""Reading a run's YAML file: overrides, and all problems of all sections at once.
 
-Nothing here knows what the sections mean; `parse` is given the models of the sections that its caller owns. A section that
-the caller does not own is only checked to be a known name, so that a process started alone reads the same file.
+Whoever reads the file gets all of it, so that each process of a run finds the same mistakes. Rules between sections are in
+`launch/config/rules.py`.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from schemas.config.sections import AGREED_SECTIONS, LOCAL_KEYS, SECTIONS, Section
+from schemas.config import loss
+from schemas.config.base import Section, sections_in
+from schemas.config.config import SECTIONS, Config
 from schemas.errors import ConfigError, Problem
 
 Raw = dict[str, Any]
@@ -37,7 +37,7 @@ def read(path: str | Path, overrides: Sequence[str] = ()) -> Raw:
     except IsADirectoryError:
         raise ConfigError([Problem(str(file), None, "is a folder", "give the path of a run's YAML file")]) from None
     except (yaml.YAMLError, ValueError) as error:  # ValueError: bytes that are no text, a date such as 2001-99-99
-        raise ConfigError([Problem(str(file), None, f"not readable as YAML ({error})", "mend the file")]) from None
+        raise ConfigError([Problem(str(file), None, f"not readable as YAML ({error})", "fix the file")]) from None
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
@@ -77,29 +77,71 @@ def apply_overrides(raw: Raw, overrides: Sequence[str]) -> None:
         raise ConfigError(problems)
 
 
-def parse(raw: Mapping[str, Any], models: Mapping[str, type[Section]]) -> tuple[dict[str, Any], list[Problem]]:
-    """Validate the sections in `models`; return what could be parsed and every problem found."""
+def parse(raw: Mapping[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+    """Validate every section; return those that could be parsed, and every problem found."""
     problems = [Problem(str(key), None, "unknown section", _nearest(str(key), SECTIONS)) for key in raw if key not in SECTIONS]
     parsed: dict[str, Any] = {}
-    for name, model in models.items():
-        value = raw.get(name)
+    for name, field in Config.model_fields.items():
+        value = {} if raw.get(name) is None else raw[name]
         try:
-            parsed[name] = model.model_validate({} if value is None else value)
+            parsed[name] = _ADAPTERS[name].validate_python(value)
         except ValidationError as error:
-            problems += [_problem(name, model, item) for item in error.errors()]
+            problems += [_problem(name, field, value, item) for item in error.errors()]
     return parsed, problems
 
 
-def load(path: str | Path, models: Mapping[str, type[Section]], overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """`read` and `parse`, raising all problems as one `ConfigError`."""
-    parsed, problems = parse(read(path, overrides), models)
+def build(raw: Mapping[str, Any]) -> Config:
+    """The config in a mapping, without the rules between its sections.
+
+    Raises:
+        ConfigError: every problem of every section.
+    """
+    parsed, problems = parse(raw)
     if problems:
         raise ConfigError(problems)
-    return parsed
+    return Config(**parsed)
 
 
-def _problem(section: str, model: type[Section], item: Any) -> Problem:
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """The config in a file, without the rules between its sections.
+
+    Raises:
+        ConfigError: every problem of the file and of every section.
+    """
+    return build(read(path, overrides))
+
+
+def load_for_process(path: str | Path, overrides: Sequence[str]) -> Config:
+    """`load` for a learner or a producer, which needs to know its run.
+
+    Raises:
+        ConfigError: likewise, and when the run has no id.
+    """
+    parsed, problems = parse(read(path, overrides))
+    if "run" in parsed and parsed["run"].id is None:
+        fix = "add it to the file or give run.id=NAME, the same to the learner and its producers; launch/run_cluster.sh makes one"
+        problems.append(Problem("run.id", None, "required when a process is started by hand", fix))
+    if problems:
+        raise ConfigError(problems)
+    return Config(**parsed)
+
+
+_ADAPTERS: dict[str, TypeAdapter[Any]] = {
+    name: TypeAdapter(field.rebuild_annotation()) for name, field in Config.model_fields.items()
+}
+
+
+def _problem(section: str, field: FieldInfo, given: Any, item: Any) -> Problem:
+    forms = sections_in(field.annotation)
     loc = [str(part) for part in item["loc"]]
+    if len(forms) > 1:
+        if item["type"] == "union_tag_invalid":
+            found, known = item["ctx"]["tag"], [tag for tag in _tags(forms) if tag != loss.CUSTOM]
+            return Problem(f"{section}.name", found, "no such one", f"{_nearest(found, known)}; your own: {loss.CUSTOM}")
+        if loc:  # pydantic names the form first
+            forms = tuple(form for form in forms if _tag(form) == loc[0])
+            loc = loc[1:]
+    model = forms[0]
     key = ".".join([section, *loc])
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
@@ -108,6 +150,16 @@ def _problem(section: str, model: type[Section], item: Any) -> Problem:
         return Problem(key, None, "required", f"add it to section {section}")
     shown = value if isinstance(value, str | int | float | bool) and not _is_secret(model, loc) else None
     return Problem(key, shown, item["msg"].removeprefix("Value error, "), "give a value in the allowed range")
+
+
+def _tag(form: type[Section]) -> str:
+    """The tag of one form of a section: its `name`."""
+    default = form.model_fields["name"].default
+    return default if isinstance(default, str) else loss.CUSTOM
+
+
+def _tags(forms: Iterable[type[Section]]) -> list[str]:
+    return [_tag(form) for form in forms]
 
 
 def _fields(model: type[BaseModel], path: Sequence[str]) -> dict[str, FieldInfo]:
@@ -130,25 +182,3 @@ def _nearest(word: str, names: Iterable[str]) -> str:
     known = list(names)
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else "known: " + ", ".join(known)
-
-
-def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """A nested mapping as `{"a.b": leaf}`; lists are leaves."""
-    if isinstance(value, Mapping):
-        flat: dict[str, Any] = {}
-        for key, inner in value.items():
-            flat |= flatten(inner, f"{prefix}.{key}" if prefix else str(key))
-        return flat
-    return {prefix: value}
-
-
-def agreed(sections: Mapping[str, Section]) -> dict[str, Any]:
-    """The keys that a producer and the learner must hold alike, flat, without secrets and places."""
-    flat = flatten({name: sections[name].model_dump(mode="json") for name in AGREED_SECTIONS if name in sections})
-    return {key: value for key, value in flat.items() if key not in LOCAL_KEYS}
-
-
-def digest(value: Any) -> str:
-    """sha256 of canonical JSON, the first 16 hex digits: enough to tell configs of one run apart."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

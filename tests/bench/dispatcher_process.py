@@ -36,11 +36,11 @@ from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics
-from learner import run as learner_run
 from learner.dispatcher.__main__ import plan_of, serve
 from learner.dispatcher.takeover.claim import Claimed
 from learner.link.channel import Answers, Link
-from learner.run import LearnerRun
+from schemas.config.config import Config
+from schemas.config.file import load_for_process
 from schemas.records import control, headers
 from schemas.records.control import DatasetFacts, State
 from schemas.records.group import encode
@@ -81,11 +81,11 @@ class Stand:
 
     def __init__(self, folder: Path, bootstrap: str, *, slots: int, versions: int) -> None:
         run_id = f"bench-{secrets.token_hex(4)}"
-        changes = [f"run.id={run_id}", f"run.dir={folder}", *SCRIPTED, f"grpo.num_prompts_per_step={slots}"]
+        changes = [f"config.run_id={run_id}", f"run.dir={folder}", *SCRIPTED, f"grpo.num_prompts_per_step={slots}"]
         changes += ["grpo.num_generations_per_prompt=1", f"grpo.max_num_steps={versions}", "producer.count=1"]
         changes += ["dispatch.max_lost=1000000"]
-        self.run_: LearnerRun = learner_run.load("launch/configs/tiny.yaml", changes)
-        self.run_.folder.mkdir()
+        self.config: Config = load_for_process("launch/configs/tiny.yaml", changes)
+        self.config.folder.mkdir()
         self.topics = Topics(run_id)
         self.bootstrap = bootstrap
         ours, theirs = socket.socketpair()
@@ -97,8 +97,8 @@ class Stand:
         self._dispatcher.start()
         self.claimed = self.link.answer(lambda: None)
         self.inbox: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
-        self.writer = LogWriter(self.run_.kafka, bootstrap, f"{run_id}.producer", self.inbox.put)
-        self.reader = LogReader(self.run_.kafka, bootstrap, f"{run_id}.producer", f"{run_id}.producer", self.inbox.put)
+        self.writer = LogWriter(self.config.kafka, bootstrap, f"{run_id}.producer", self.inbox.put)
+        self.reader = LogReader(self.config.kafka, bootstrap, f"{run_id}.producer", f"{run_id}.producer", self.inbox.put)
         self.reader.assign([((self.topics.control, 0), 0), ((self.topics.requests, 0), 0)])
         self.requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self.held = -1
@@ -111,7 +111,7 @@ class Stand:
 
     def _serve(self) -> None:
         try:
-            serve(self.run_, Answers(self._theirs, owing=True), Answers(self._saves), None, accept_loss=False)
+            serve(self.config, Answers(self._theirs, owing=True), Answers(self._saves), None, accept_loss=False)
         except BaseException as error:
             self.failed.put(error)
             raise
@@ -123,7 +123,7 @@ class Stand:
 
     def _report(self) -> None:
         claimed = Claimed(self.claimed["uuid"], self.claimed["incarnation"], None, 0)
-        plan = plan_of(self.run_, claimed)
+        plan = plan_of(self.config, claimed)
         self._say(
             Report(
                 uuid=claimed.uuid,
@@ -265,14 +265,14 @@ def _turn_until(stand: Stand) -> None:
 
 
 def plan_digest(stand: Stand) -> str:
-    return plan_of(stand.run_, Claimed(stand.claimed["uuid"], stand.claimed["incarnation"], None, 0)).plan_digest
+    return plan_of(stand.config, Claimed(stand.claimed["uuid"], stand.claimed["incarnation"], None, 0)).plan_digest
 
 
 def growth(folder: Path, bootstrap: str, versions: int) -> dict[str, float]:
     stats = ClientStats()
     stand = Stand(folder, bootstrap, slots=1, versions=versions)
     stand.ask("ready", version=0, plan_digest=plan_digest(stand), weights_digest="w0")
-    client = clients.make_admin(stand.run_.kafka, bootstrap, "bench")
+    client = clients.make_admin(stand.config.kafka, bootstrap, "bench")
     kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=KEEP)
     process, marks, saved = psutil.Process(), {}, 0
     publisher = threading.Thread(target=_publish_all, args=(stand,), daemon=True)
@@ -289,7 +289,7 @@ def growth(folder: Path, bootstrap: str, versions: int) -> dict[str, float]:
             gc.collect()
             marks[stand.version] = {
                 "RSS, MiB": process.memory_info().rss / 2**20,
-                "topics of the run": float(len(admin.topics_of_run(client, stand.run_.id, Deadline(30)))),
+                "topics of the run": float(len(admin.topics_of_run(client, stand.config.run_id, Deadline(30)))),
                 "Metadata requests": float(sum(stats.metadata.values())),
                 "topics known to one client, at most": float(max(stats.topics.values(), default=0)),
                 "seconds": time.monotonic() - began,

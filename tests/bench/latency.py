@@ -14,7 +14,7 @@ from broker_config.clients.settings import make_admin
 from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
 from broker_config.topics import version_spec
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from tests.bench.run_log import Raw
 
 RECORDS = 500

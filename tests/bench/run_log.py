@@ -12,7 +12,7 @@ from broker_config.clients.errors import data_of
 from broker_config.clients.settings import make_admin, make_consumer
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, parse
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.records import control, status
 from schemas.records.group import TrajectoryGroup, decode
 from schemas.records.status import Ack

@@ -26,7 +26,7 @@ from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from launch.models.recipes import is_model
 from schemas import failpoints
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import RecordRefused
 from schemas.records import control, status
 from schemas.records import seal as seals

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from learner.replay.sources.log import LogSource
 from learner.replay.sources.sealed import SealedBatch
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import WeirError
 from schemas.identity import Attempt
 from schemas.records.metrics import StepMetrics

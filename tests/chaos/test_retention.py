@@ -12,7 +12,7 @@ from broker_config.clients import admin
 from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, parse
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
 from tests.chaos.test_kills import ended_on_failure, first_step, lines, processes
 from tests.pipeline import SCRIPTED, new_id, start_run, wait_for

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from launch.config.file import key_set
 from learner.checkpoint.folders import Manifest
+from schemas.config.config import key_paths
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt, seal_key
 from schemas.records import control, group, headers, seal, status
@@ -67,7 +67,7 @@ def test_the_tables_of_all_keys_are_those_of_the_sections() -> None:
 
 def test_every_key_stands_in_the_configuration_page() -> None:
     text = CONFIGURATION.read_text(encoding="utf-8")
-    assert [key for key in key_set() if f"| `{key}` |" not in text] == []
+    assert [key for key in key_paths() if f"| `{key}` |" not in text] == []
 
 
 def test_the_defaults_in_the_readme_are_those_of_the_sections() -> None:
@@ -78,8 +78,8 @@ def test_the_defaults_in_the_readme_are_those_of_the_sections() -> None:
 
 
 def test_keys_named_in_any_page_exist() -> None:
-    sections = {key.partition(".")[0] for key in key_set()}
-    inner = {key.rpartition(".")[0] for key in key_set()}
+    sections = {key.partition(".")[0] for key in key_paths()}
+    inner = {key.rpartition(".")[0] for key in key_paths()}
     named = {
         (page.name, word)
         for page in PAGES
@@ -87,7 +87,7 @@ def test_keys_named_in_any_page_exist() -> None:
         if word.partition(".")[0] in sections and not word.endswith((".py", ".md", ".yaml", ".json"))
     }
     assert named, "no page names any key"
-    assert sorted((page, word) for page, word in named if word not in {*key_set(), *inner}) == []
+    assert sorted((page, word) for page, word in named if word not in {*key_paths(), *inner}) == []
 
 
 @pytest.mark.parametrize("example", JSON_EXAMPLES, ids=lambda text: json.loads(text).get("kind", "record"))

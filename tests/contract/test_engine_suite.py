@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from learner.transfer.sending import GlooSender
-from producer.config import ProducerConfig
 from producer.engine.protocol import Completion, Ending, Engine, EngineDead, Loaded, Sampling, TransferOffer
 from producer.engine.scripted_engine import ScriptedEngine
-from schemas.config.sections import GenerationConfig, ModelConfig, RefitConfig
+from schemas.config.dispatch import RefitConfig
+from schemas.config.grpo import GenerationConfig
+from schemas.config.model import ModelConfig
+from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
 from schemas.weights.plan import WeightPlan, make_plan, probe_tokens, tensor_index
 

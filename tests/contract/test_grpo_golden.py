@@ -8,10 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.config import LossFnConfig
 from learner.grpo.advantages import group_advantages
-from learner.grpo.loss import Counts, LossInputs, LossTerms, grpo_loss
+from learner.grpo.inputs import Counts, LossInputs
+from learner.grpo.losses.find import find_loss
 from learner.grpo.metrics import TOKEN_MEANS, age_sums, finish, token_sums
+from learner.grpo.objective import LossTerms, objective
+from schemas.config.loss import ClippedPgConfig
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "grpo.json").read_text())
 DEFAULTS = {
@@ -26,8 +28,8 @@ def tensor(name: str) -> Tensor:
     return torch.tensor(GOLDEN["inputs"][name], dtype=torch.float32)
 
 
-def config(case: str) -> LossFnConfig:
-    return LossFnConfig.model_validate(DEFAULTS | GOLDEN["cases"][case]["cfg"])
+def config(case: str) -> ClippedPgConfig:
+    return ClippedPgConfig.model_validate(DEFAULTS | GOLDEN["cases"][case]["cfg"])
 
 
 def inputs() -> LossInputs:
@@ -41,11 +43,11 @@ def inputs() -> LossInputs:
     )
 
 
-def loss_of(cfg: LossFnConfig, batch: LossInputs) -> tuple[float, Tensor, dict[str, float], LossTerms]:
+def loss_of(cfg: ClippedPgConfig, batch: LossInputs) -> tuple[float, Tensor, dict[str, float], LossTerms]:
     """Loss, gradient by the current log-probabilities, metrics: divided by the token count as Megatron does it."""
     curr = tensor("curr").requires_grad_()
     counts = Counts(TOKENS, SEQUENCES)
-    terms = grpo_loss(curr, batch, counts, cfg)
+    terms = objective(find_loss(cfg), curr, batch, counts, cfg)
     terms.objective.backward()
     sums = token_sums(curr, batch, terms, counts, cfg)
     prev = curr.detach() if cfg.force_on_policy_ratio else batch.prev_BT
@@ -101,6 +103,6 @@ def test_default_loss_is_the_plain_formula() -> None:
     curr = tensor("curr").requires_grad_()
     plain = plain_loss(curr, batch, 0.2)
     plain.backward()
-    loss, grad, _, _ = loss_of(LossFnConfig(), batch)
+    loss, grad, _, _ = loss_of(ClippedPgConfig(), batch)
     assert loss == pytest.approx(plain.item(), abs=1e-6)
     torch.testing.assert_close(grad, curr.grad, atol=1e-7, rtol=0)

@@ -8,10 +8,8 @@ tests/contract/test_docs.py compares, so a key that is added or changed without 
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -20,106 +18,49 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from launch.config.file import ALL_SECTIONS
-from launch.config.resume import changeable
-from schemas.config.sections import AGREED_SECTIONS, LOCAL_KEYS, SECTIONS, Section
+from schemas.config.base import RESUME, Key, Section, keys_of, sections_in
+from schemas.config.config import KEYS, Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 BEGIN = "<!-- tables: made by `python -m tests.docs.config_table --write` -->"
 END = "<!-- tables: end -->"
 
 SUFFIX_UNITS = {"_s": "s", "_mib": "MiB", "_beats": "beats"}
-UNITS = {
-    "checkpointing.keep": "checkpoints",
-    "checkpointing.save_period": "versions",
-    "generation.max_new_tokens": "tokens",
-    "grpo.max_num_epochs": "epochs",
-    "grpo.max_num_steps": "versions",
-    "grpo.max_trajectory_age_steps": "versions",
-    "grpo.max_val_samples": "prompts",
-    "grpo.num_generations_per_prompt": "trajectories",
-    "grpo.num_prompts_per_step": "groups",
-    "grpo.val_period": "versions",
-    "learner.logprob_micro_batch_size": "trajectories",
-    "learner.nproc": "processes",
-    "learner.optimizer.lr_decay_steps": "versions",
-    "learner.optimizer.lr_warmup_steps": "versions",
-    "learner.train_global_batch_size": "trajectories",
-    "learner.train_micro_batch_size": "trajectories",
-    "model.max_total_sequence_length": "tokens",
-    "producer.max_groups_in_flight": "groups",
-    "refit.group_size": "producers",
-    "refit.probe_limit": "nats",
-}
-# Keys whose name says it all in the code, and not quite all to somebody who reads a table.
-MEANINGS = {
-    "generation.max_new_tokens": "Generated tokens of a trajectory, at most; over all of its turns.",
-    "generation.temperature": "Sampling temperature of rollouts.",
-    "generation.top_p": "Nucleus sampling: the smallest set of tokens whose probabilities sum to this.",
-    "generation.top_k": "Sample from so many most likely tokens; null: all.",
-    "generation.stop": "Strings that end a completion.",
-    "generation.stop_token_ids": "Token ids that end a completion, besides the model's own end tokens.",
-    "kafka.replication_factor": "Copies of each partition.",
-    "kafka.min_insync_replicas": "Copies that must have a record before it counts as written; 2 or more with several copies.",
-    "kafka.compression": "Compression of what producers and learner write.",
-    "kafka.security.protocol": "How clients connect.",
-    "kafka.security.sasl_mechanism": "Login mechanism; needed by the SASL protocols.",
-    "kafka.security.username": "Login name; needed by the SASL protocols.",
-    "kafka.security.password": "`env:NAME` or `file:PATH`, never the password itself.",
-    "kafka.security.ca_location": "PEM file of the CA that signed the broker's certificate; null: the system's.",
-    "learner.tensor_model_parallel_size": "Processes that each matrix is split over.",
-    "learner.pipeline_model_parallel_size": "Processes that the layers are split over.",
-    "learner.optimizer.adam_beta1": "Decay of the first moment.",
-    "learner.optimizer.adam_beta2": "Decay of the second moment.",
-    "learner.optimizer.adam_eps": "Added to the root of the second moment.",
-    "learner.optimizer.lr_decay_style": "Shape of the decay after the warm-up.",
-    "logger.tensorboard": "Write TensorBoard files into the run's folder.",
-    "logger.wandb": "Log to Weights & Biases; needs the package `wandb`.",
-}
 
 
 def tables() -> str:
-    """One table a section, in the order of a run's file."""
-    return "\n\n".join(_table(name, ALL_SECTIONS[name]) for name in SECTIONS)
+    """One table a section, in the order of a run's file; one more for each further form of a section."""
+    return "\n\n".join(_tables())
 
 
-def _table(name: str, section: type[Section]) -> str:
+def _tables() -> Iterator[str]:
+    for name, field in Config.model_fields.items():
+        first, *others = sections_in(field.annotation)
+        mine = {key.path: key for key in KEYS if key.path.startswith(f"{name}.")}
+        yield _table(name, first, [mine[key.path] for key in keys_of(first, name)])
+        shown = {key.path for key in keys_of(first, name)} - {f"{name}.name"}
+        for form in others:
+            yield _table(f"{name}, {_title(form)}", form, [key for key in keys_of(form, name) if key.path not in shown])
+
+
+def _title(form: type[Section]) -> str:
+    default = form.model_fields["name"].default
+    return f"name {default}" if isinstance(default, str) else "a function of your own"
+
+
+def _table(title: str, section: type[Section], keys: list[Key]) -> str:
     intro = " ".join((inspect.getdoc(section) or "").split())
-    head = [f"### {name}", "", intro, "", "| key | values | default | unit | meaning | |", "|---|---|---|---|---|---|"]
-    return "\n".join([*head, *(_line(key, field, meaning) for key, field, meaning in _fields(name, section))])
+    head = [f"### {title}", "", intro, "", "| key | values | default | unit | meaning | |", "|---|---|---|---|---|---|"]
+    return "\n".join([*head, *map(_line, keys)])
 
 
-def _fields(prefix: str, section: type[Section]) -> Iterator[tuple[str, FieldInfo, str]]:
-    meanings = _docstrings(section)
-    for name, field in section.model_fields.items():
-        key = f"{prefix}.{name}"
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, Section):
-            yield from _fields(key, inner)
-            continue
-        if name in meanings and key in MEANINGS:
-            raise ValueError(f"{key} has a docstring: take it out of MEANINGS")
-        if name not in meanings and key not in MEANINGS:
-            raise ValueError(f"{key} has no docstring; give it one, or a meaning in {__file__}")
-        yield key, field, meanings.get(name) or MEANINGS[key]
-
-
-def _docstrings(section: type[Section]) -> dict[str, str]:
-    """The string below each field, which Python itself does not keep."""
-    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(section))).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, after in zip(definition.body, definition.body[1:], strict=False):
-        if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
-            continue
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
-            found[field.target.id] = " ".join(after.value.value.split())
-    return found
-
-
-def _line(key: str, field: FieldInfo, meaning: str) -> str:
-    unit = UNITS.get(key) or next((unit for end, unit in SUFFIX_UNITS.items() if key.endswith(end)), "")
-    cells = (f"`{key}`", _values(field), _default(field), unit, meaning, _marks(key))
+def _line(key: Key) -> str:
+    if not key.field.description:
+        raise ValueError(f"{key.path} has no docstring: write one below it")
+    unit = key.unit or next((unit for end, unit in SUFFIX_UNITS.items() if key.path.endswith(end)), "")
+    meaning = " ".join(key.field.description.split())
+    marks = " ".join(mark for mark, holds in (("agreed", key.agreed), ("resume", RESUME in key.marks)) if holds)
+    cells = (f"`{key.path}`", _values(key.field), _default(key.field), unit, meaning, marks)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
@@ -180,11 +121,6 @@ def _type(annotation: Any) -> str:
     if annotation is type(None):
         return "null"
     return {int: "int", float: "float", bool: "bool", str: "text"}.get(annotation, "text")
-
-
-def _marks(key: str) -> str:
-    agreed = key.partition(".")[0] in AGREED_SECTIONS and key not in LOCAL_KEYS
-    return " ".join(mark for mark, holds in (("agreed", agreed), ("resume", changeable(key))) if holds)
 
 
 def page_with(text: str, made: str) -> str:

@@ -6,10 +6,9 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from launch.config.file import dump as dump_config
-from launch.config.file import parse
 from learner.checkpoint.folders import Manifest, Offsets
 from learner.replay.sources.sealed import SealedBatch
+from schemas.config.file import build
 from schemas.records import group as groups
 from schemas.records.metrics import StepMetrics
 from schemas.records.seal import Seal, SealedSlot
@@ -24,7 +23,7 @@ def run_folder(runs: Path, threads: Mapping[int, int]) -> Path:
     """A run with checkpoints of these versions, each written with so many threads."""
     home = runs / "r"
     (home / "checkpoints").mkdir(parents=True)
-    (home / "config.yaml").write_text(dump_config(parse(raw_config(run={"name": "tiny", "id": "r"}))))
+    (home / "config.yaml").write_text(build(raw_config(run={"name": "tiny", "id": "r"})).to_yaml())
     for version, count in threads.items():
         save_checkpoint(home, version, count)
     return home

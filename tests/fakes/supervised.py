@@ -18,12 +18,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from launch.config.file import RestartConfig
 from launch.observe.display import PlainLines
 from launch.observe.view import RunView, Snapshot
 from launch.processes.children import ChildSpec
 from launch.supervise.events import BrokerBack, BrokerLost
 from launch.supervise.supervisor import Supervisor
+from schemas.config.launch import RestartConfig
 from schemas.records.control import Claim, Member, State, Stop
 from schemas.records.status import Heartbeat, ProducerState
 from tests.fakes.runs import UUID

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from learner.config import LearnerConfig, LossFnConfig
 from learner.model.policy import Policy
-from schemas.config.sections import ModelConfig
+from schemas.config.learner import LearnerConfig
+from schemas.config.loss import ClippedPgConfig
+from schemas.config.model import ModelConfig
 from tests.fakes.tiny_models import make_batch, share
 
 Layout = dict[str, Any]
@@ -28,7 +29,7 @@ LAYOUTS: dict[str, Layout] = {
 
 def policy(model: Path, layout: Layout) -> Policy:
     learner = LearnerConfig(nproc=2, train_micro_batch_size=3, optimizer={"lr": 1e-3, "adam_eps": 1e-4}, **layout)
-    return Policy(ModelConfig(path=str(model), dtype="float32"), learner, LossFnConfig(), seed=0, total_steps=10)
+    return Policy(ModelConfig(path=str(model), dtype="float32"), learner, ClippedPgConfig(), seed=0, total_steps=10)
 
 
 def run(model: Path, layout: Layout, out: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from broker_config.preflight import check_broker
 from broker_config.topics import Topics, TopicSpec
-from schemas.config.sections import KafkaConfig, SecurityConfig
+from schemas.config.kafka import KafkaConfig, SecurityConfig
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded
 from tests.brokers import Broker
 from tests.support import eventually

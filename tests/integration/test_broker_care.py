@@ -23,7 +23,7 @@ from broker_config.topics import version_spec
 from launch.processes.broker import BrokerUse, use_broker
 from launch.supervise.broker_care import BrokerCare
 from launch.supervise.events import BrokerBack, BrokerLost
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from tests.own_cache import make_cache
 from tests.support import eventually
 

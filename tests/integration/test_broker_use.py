@@ -16,7 +16,7 @@ from broker_config.local.broker import LocalBroker
 from broker_config.local.installation import install
 from broker_config.locate import ENVIRONMENT
 from launch.processes.broker import in_use, keep, use_broker
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError
 from tests.support import eventually
 

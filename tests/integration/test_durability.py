@@ -15,9 +15,9 @@ from broker_config.clients import admin
 from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, specs_for_run, version_spec
-from learner import run as learner_run
 from learner.checkpoint import folders as checkpoint
-from schemas.config.sections import KafkaConfig
+from schemas.config.file import load_for_process
+from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
 from tests.fakes.process_group import gloo  # noqa: F401 - a fixture
 from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end, wait_for
@@ -63,7 +63,7 @@ def test_each_checkpoint_that_was_written_beside_training_holds_the_state_that_i
     from learner.session import make_policy
 
     assert roots(trained.folder) == [f"step_{version:08d}" for version in range(5)]
-    policy = make_policy(learner_run.load(str(trained.folder / "config.yaml")))
+    policy = make_policy(load_for_process(trained.folder / "config.yaml", []))
     digests = set()
     for version in range(5):
         folder = checkpoint.step_folder(trained.folder / "checkpoints", version)

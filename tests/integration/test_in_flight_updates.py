@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from producer.config import ProducerConfig
 from producer.engine.protocol import Sampling
 from producer.environments.base import Environment, Generate, Prompt, RolloutRequest, TrajectoryBuilder
 from producer.rollout import Limits, roll_out
-from schemas.config.sections import GenerationConfig, ModelConfig, RefitConfig
+from schemas.config.dispatch import RefitConfig
+from schemas.config.grpo import GenerationConfig
+from schemas.config.model import ModelConfig
+from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
 from schemas.records.group import Kind, Span, Trajectory
 from tests.fakes.stopped_engine import EXACT, KEEP, RECOMPUTE, WAIT_S, Bench, Sampled, eventually, largest, prompt_of

@@ -11,7 +11,7 @@ import pytest
 
 from launch.models.recipes import build
 from launch.processes.model_build import ModelBuild
-from schemas.config.sections import ModelConfig
+from schemas.config.model import ModelConfig
 from schemas.errors import WeirError
 
 ROOT = Path(__file__).resolve().parents[2]

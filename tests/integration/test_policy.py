@@ -14,10 +14,11 @@ from megatron.core.dist_checkpointing.strategies import filesystem_async
 from megatron.core.dist_checkpointing.strategies.filesystem_async import FileSystemWriterAsync
 from transformers import AutoModelForCausalLM
 
-from learner.config import LearnerConfig, LossFnConfig
 from learner.grpo.batch import TrainBatch
 from learner.model.policy import Policy
-from schemas.config.sections import ModelConfig
+from schemas.config.learner import LearnerConfig
+from schemas.config.loss import ClippedPgConfig
+from schemas.config.model import ModelConfig
 from schemas.errors import ConfigError, WeirError
 from tests.fakes.process_group import gloo  # noqa: F401 - a fixture
 from tests.fakes.tiny_models import FAMILIES, hf_logprobs, make_batch, make_model
@@ -43,7 +44,7 @@ def build(folder: Path) -> Build:
         **keys: object,
     ) -> Policy:
         learner = LearnerConfig.model_validate({"optimizer": OPTIMIZER, "train_micro_batch_size": 5} | keys)
-        loss_fn = LossFnConfig.model_validate(loss or {})
+        loss_fn = ClippedPgConfig.model_validate(loss or {})
         model = ModelConfig(path=str(path), dtype=dtype)
         return Policy(model, learner, loss_fn, seed=0, total_steps=10, temperature=temperature)
 

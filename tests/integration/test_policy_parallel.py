@@ -40,13 +40,14 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 @pytest.fixture(scope="module")
 def alone(outcome: Outcome, gloo: None) -> Alone:  # noqa: F811 - the fixture
-    from learner.config import LearnerConfig, LossFnConfig
     from learner.model.policy import Policy
-    from schemas.config.sections import ModelConfig
+    from schemas.config.learner import LearnerConfig
+    from schemas.config.loss import ClippedPgConfig
+    from schemas.config.model import ModelConfig
 
     learner = LearnerConfig(train_micro_batch_size=3, optimizer={"lr": 1e-3, "adam_eps": 1e-4})
     model = ModelConfig(path=str(outcome[2]), dtype="float32")
-    policy = Policy(model, learner, LossFnConfig(), seed=0, total_steps=10)
+    policy = Policy(model, learner, ClippedPgConfig(), seed=0, total_steps=10)
     batch = make_batch()
     metrics = [policy.train_step(batch) for _ in range(3)]
     return metrics, dict(policy.export()), policy.logprobs(batch), policy.probe_logprobs([5, 6, 7, 8])

@@ -19,7 +19,7 @@ from broker_config.local.broker import LocalBroker
 from broker_config.topics import Topics, version_spec
 from learner.checkpoint.folders import read, step_folder
 from learner.replay.sources.dump import read_records, seal_off, verify, write_records
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
 from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end
 

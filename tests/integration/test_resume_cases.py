@@ -12,7 +12,7 @@ import pytest
 from broker_config.clients import admin
 from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.records.headers import as_mapping
 from tests.brokers import Broker
 from tests.chaos.by_hand import START_S, by_hand

@@ -20,9 +20,9 @@ from broker_config.clients.settings import make_admin, make_producer
 from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics, specs_for_run, version_spec
-from launch.config.file import parse
 from launch.folders import make
 from launch.observe.watch import Watch
+from schemas.config.file import build
 from schemas.records.control import Claim, State, Stop
 from schemas.records.metrics import StepMetrics
 from schemas.records.status import Beat, Heartbeat, ProducerState
@@ -139,7 +139,7 @@ def test_show_selects_by_version_key_and_number(weir: Weir, run: str) -> None:
 
 
 def test_the_latest_run_and_its_config_are_the_default(weir: Weir, run: str, tmp_path: Path) -> None:
-    make(parse(raw_config(run={"name": "tiny", "dir": str(tmp_path / "runs")})).with_id(run))
+    make(build(raw_config(run={"name": "tiny", "dir": str(tmp_path / "runs")})).with_id(run))
     assert "claim  by pid 7" in weir("show", "control").stdout
     told = weir("show", "trajectories", "--text", code=2).stderr
     assert "the tokenizer's folder is not here" in told

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from learner.grpo.batch import make_batch
 from learner.grpo.group_metrics import group_metrics
 from learner.grpo.split import split_by_tokens
-from schemas.config.sections import GrpoConfig
+from schemas.config.grpo import GrpoConfig
 from schemas.identity import Attempt
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
 

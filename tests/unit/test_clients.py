@@ -11,7 +11,7 @@ from broker_config.clients import settings as clients
 from broker_config.clients.errors import REPEAT_S, ErrorLog, explain
 from broker_config.clients.security import resolve_secret, security_settings
 from broker_config.topics import MIB, max_message_bytes
-from schemas.config.sections import KafkaConfig, SecurityConfig
+from schemas.config.kafka import KafkaConfig, SecurityConfig
 from schemas.errors import ConfigError
 
 SERVERS = "127.0.0.1:1"

@@ -10,11 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.config.file import agreed, apply_overrides, digest, flatten, load, parse, read
-from schemas.config.sections import AGREED_SECTIONS, LOCAL_KEYS, SHARED_SECTIONS, GrpoConfig, KafkaConfig, RunConfig, Section
+from schemas.config.base import LOCAL
+from schemas.config.config import KEYS, SECTIONS, Config
+from schemas.config.file import apply_overrides, build, load, parse, read
+from schemas.config.grpo import GrpoConfig
+from schemas.config.run import RunConfig
+from schemas.digests import digest, flatten
 from schemas.errors import ConfigError, Problem
 
-MODELS: dict[str, type[Section]] = {"run": RunConfig, "grpo": GrpoConfig, "kafka": KafkaConfig}
+REQUIRED: dict[Any, Any] = {"model": {"path": "x"}, "data": {"train": "environment"}}
+TEXT = "model: {path: x}\ndata: {train: environment}\n"
 
 
 def write(folder: Path, text: str) -> Path:
@@ -24,19 +29,19 @@ def write(folder: Path, text: str) -> Path:
 
 
 def problems(raw: dict[Any, Any]) -> dict[str, Problem]:
-    return {problem.key: problem for problem in parse(raw, MODELS)[1]}
+    return {problem.key: problem for problem in parse({**REQUIRED, **raw})[1]}
 
 
 def test_a_file_is_read_with_defaults_and_overrides(tmp_path: Path) -> None:
-    file = write(tmp_path, "run: {name: tiny}\ngrpo: {max_num_steps: 5}\n")
-    found = load(file, MODELS, ["grpo.max_num_steps=7", "kafka.compression=zstd", "run.id=null"])
-    assert found["run"] == RunConfig(name="tiny")
-    assert (found["grpo"].max_num_steps, found["grpo"].num_prompts_per_step) == (7, 16)
-    assert found["kafka"].compression == "zstd"
+    file = write(tmp_path, TEXT + "run: {name: tiny}\ngrpo: {max_num_steps: 5}\n")
+    found = load(file, ["grpo.max_num_steps=7", "kafka.compression=zstd", "run.id=null"])
+    assert found.run == RunConfig(name="tiny")
+    assert (found.grpo.max_num_steps, found.grpo.num_prompts_per_step) == (7, 16)
+    assert found.kafka.compression == "zstd"
 
 
-def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
-    assert load(write(tmp_path, "# nothing\n"), MODELS)["grpo"] == GrpoConfig()
+def test_a_file_of_what_is_required_is_all_defaults(tmp_path: Path) -> None:
+    assert load(write(tmp_path, TEXT)).grpo == GrpoConfig()
 
 
 @pytest.mark.parametrize(
@@ -79,8 +84,10 @@ def test_an_unknown_section_names_the_nearest_also_when_it_is_not_text() -> None
     assert problems({7: {}, True: 1}).keys() == {"7", "True"}
 
 
-def test_a_section_of_another_part_is_not_read_but_known() -> None:
-    assert problems({"learner": {"whatever": 1}}) == {}
+def test_an_empty_file_says_what_is_required(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        load(write(tmp_path, "# nothing\n"))
+    assert [problem.key for problem in error.value.problems] == ["model.path", "data.train"]
 
 
 def test_all_problems_are_shown_at_once() -> None:
@@ -165,10 +172,10 @@ values = st.recursive(
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.sampled_from([*MODELS, "gpro"]) | st.integers(), values, max_size=3))
+@given(st.dictionaries(st.sampled_from([*SECTIONS, "gpro"]) | st.integers(), values, max_size=3))
 def test_any_file_is_parsed_or_told_what_is_wrong(raw: dict[Any, Any]) -> None:
-    parsed, found = parse(raw, MODELS)
-    assert parsed.keys() == MODELS.keys() or found
+    parsed, found = parse(raw)
+    assert parsed.keys() == set(SECTIONS) or found
     assert all(str(problem) for problem in found)
 
 
@@ -176,26 +183,38 @@ def test_flatten_names_leaves_by_their_path() -> None:
     assert flatten({"a": {"b": 1, "c": {"d": [1, {"e": 2}]}}, "f": None}) == {"a.b": 1, "a.c.d": [1, {"e": 2}], "f": None}
 
 
-def sections(**changes: Any) -> dict[str, Section]:
-    raw: dict[str, Any] = {"model": {"path": "m"}, "data": {"train": "d"}}
+def config(**changes: Any) -> Config:
+    raw: dict[str, dict[str, Any]] = {"model": {"path": "x"}, "data": {"train": "environment"}}
     for key, value in changes.items():
         section, _, name = key.partition("__")
         raw.setdefault(section, {})[name] = value
-    return {name: model(**raw.get(name, {})) for name, model in SHARED_SECTIONS.items()}
+    return build(raw)
 
 
 def test_agreed_keys_are_what_is_sampled_and_not_where_or_how_long() -> None:
-    flat = agreed(sections())
-    assert {key.split(".")[0] for key in flat} <= set(AGREED_SECTIONS)
-    assert flat["generation.temperature"] == 1.0
-    assert not LOCAL_KEYS & flat.keys()
-    assert agreed(sections(model__path="elsewhere", grpo__max_num_steps=7, refit__host="10.0.0.1")) == flat
-    assert agreed(sections(generation__temperature=0.5)) != flat
+    flat = config().agreed
+    assert {key.split(".")[0] for key in flat} <= {"model", "data", "environment", "grpo", "generation", "refit"}
+    assert "generation.temperature" in flat
+    assert not {key.path for key in KEYS if LOCAL in key.marks} & flat.keys()
+    assert config(model__path="elsewhere", grpo__max_num_steps=7, refit__host="10.0.0.1").agreed == flat
+    assert config(generation__temperature=0.5).agreed != flat
+    assert config(environment__args={"digits": 5}).agreed["environment.args.digits"] == 5
 
 
-def test_every_local_key_is_a_key() -> None:
-    flat = flatten({name: section.model_dump() for name, section in sections().items()})
-    assert flat.keys() >= LOCAL_KEYS
+def test_the_digest_follows_what_a_step_depends_on_alone() -> None:
+    plain = config().digest
+    same: dict[str, Any] = {"learner__rank_timeout_s": 7, "producer__count": 3, "grpo__max_num_steps": 7, "run__name": "x"}
+    for key, value in same.items():
+        assert config(**{key: value}).digest == plain, key
+    other: dict[str, Any] = {"run__seed": 1, "loss_fn__ratio_clip_max": 0.3, "learner__optimizer": {"lr": 1.0}}
+    for key, value in other.items():
+        assert config(**{key: value}).digest != plain, key
+
+
+def test_digests_of_runs_that_were_made_before_a_key_was_added_stay_valid() -> None:
+    assert "loss_fn.name" not in config().digested
+    assert config(loss_fn__name="mine:loss").digested["loss_fn.name"] == "mine:loss"
+    assert config().digest == "827a280128cf11fc"
 
 
 def test_a_digest_is_of_the_contents_and_not_of_their_order() -> None:

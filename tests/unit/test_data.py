@@ -14,7 +14,7 @@ import pytest
 from producer.data import Dataset, PromptRefused, check_data, open_dataset
 from producer.environments.exact_match import ExactMatch
 from producer.environments.tiny_inc import TinyInc
-from schemas.config.sections import DataConfig, EnvironmentConfig
+from schemas.config.data import DataConfig, EnvironmentConfig
 from schemas.errors import ConfigError
 from tests.fakes.word_tokenizer import BOS, word_tokenizer
 
@@ -238,7 +238,7 @@ def test_a_row_that_changed_under_the_run_refuses_its_prompt_only(tmp_path: Path
 
 def test_the_check_imports_neither_torch_nor_vllm_nor_transformers(tmp_path: Path) -> None:
     code = (
-        "import sys; from producer.data import check_data; from schemas.config.sections import DataConfig, EnvironmentConfig;"
+        "import sys; from producer.data import check_data; from schemas.config.data import DataConfig, EnvironmentConfig;"
         f"assert check_data(DataConfig(train={jsonl(tmp_path / 'rows.jsonl')!r}), EnvironmentConfig()) == [];"
         f"assert check_data(DataConfig(train={parquet(tmp_path / 'rows.parquet')!r}), EnvironmentConfig()) == [];"
         "bad = {'torch', 'vllm', 'transformers', 'datasets', 'megatron'} & set(sys.modules); assert not bad, bad"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from producer.data.keys import BadRow, Fields, layout_of, read_row
-from schemas.config.sections import DataConfig
+from schemas.config.data import DataConfig
 
 CHAT = [{"role": "user", "content": "2 + 2?"}]
 

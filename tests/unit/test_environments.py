@@ -27,7 +27,7 @@ from producer.environments.reasoning_gym import ReasoningGym
 from producer.environments.single_turn import FunctionEnvironment, SingleTurn
 from producer.environments.threads import Threads
 from producer.environments.tiny_inc import TinyInc, held_out, increment
-from schemas.config.sections import EnvironmentConfig
+from schemas.config.data import EnvironmentConfig
 from schemas.errors import ConfigError
 from schemas.records.group import FinishReason, Span, Trajectory
 from tests.fakes.word_tokenizer import EOS, word_tokenizer

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.file import RunFile, dump, parse
 from launch.config.rules import Context, Machine, fork_is_possible
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Determinism, Manifest, Offsets
 from learner.checkpoint.fork import check_forked, find_fork
 from learner.replay.sources.dump import Index, seal_off
+from schemas.config.config import Config
+from schemas.config.file import build
 from schemas.errors import ConfigError, Problem, WeirError
 from tests.fakes import saved
 from tests.fakes.runs import raw_config
@@ -24,9 +25,9 @@ def model(folder: Path, hidden: int = 64) -> str:
     return str(folder)
 
 
-def config(tmp_path: Path, **changes: object) -> RunFile:
+def config(tmp_path: Path, **changes: object) -> Config:
     run = {"name": "tiny", "id": "old", "dir": str(tmp_path / "runs")}
-    return parse(raw_config(**{"run": run, "model__path": model(tmp_path / "model"), **changes}))
+    return build(raw_config(**{"run": run, "model__path": model(tmp_path / "model"), **changes}))
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def old(tmp_path: Path) -> Path:
     """A run with a checkpoint of version 4."""
     home = tmp_path / "runs" / "old"
     home.mkdir(parents=True)
-    (home / "config.yaml").write_text(dump(config(tmp_path)))
+    (home / "config.yaml").write_text(config(tmp_path).to_yaml())
     facts = Determinism(torch="2", megatron="0", transformers="5", device="cpu", cpu_capability="A", threads=1,
         data_parallel_size=1, tensor_model_parallel_size=1, pipeline_model_parallel_size=1, train_micro_batch_size=1,
         deterministic=True)  # fmt: skip
@@ -49,13 +50,13 @@ def save(folder: Path) -> None:
     (folder / "megatron" / "__0_0.distcp").write_bytes(b"moments")
 
 
-def fork(tmp_path: Path, run: str, step: int, **changes: object) -> RunFile:
+def fork(tmp_path: Path, run: str, step: int, **changes: object) -> Config:
     made = config(tmp_path, **changes)
     new = {**made.run.model_dump(), "id": "new", "fork_from": {"run": run, "step": step}}
-    return parse({**{name: section.model_dump() for name, section in made.sections.items()}, "run": new})
+    return build({**{name: section.model_dump() for name, section in made.sections.items()}, "run": new})
 
 
-def problems(file: RunFile) -> list[Problem]:
+def problems(file: Config) -> list[Problem]:
     """What the check before the start finds."""
     return list(fork_is_possible(Context(file, Machine(gpu=False, bootstrap=None))))
 
@@ -72,7 +73,7 @@ def test_the_other_run_is_found_by_its_id_or_its_folder(tmp_path: Path, old: Pat
         assert list(problems(file)) == []
 
 
-def refused(file: RunFile) -> str:
+def refused(file: Config) -> str:
     (problem,) = problems(file)
     with pytest.raises(ConfigError):
         find_fork(file.run, file.model)
@@ -93,7 +94,7 @@ def test_another_model_is_refused(tmp_path: Path, old: Path) -> None:
 
 def test_run_and_step_belong_together(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"run\.fork_from: run and step belong together"):
-        parse(raw_config(run={"name": "tiny", "fork_from": {"run": "old"}}))
+        build(raw_config(run={"name": "tiny", "fork_from": {"run": "old"}}))
 
 
 # --- bytes that changed -----------------------------------------------------------------------------------------------------

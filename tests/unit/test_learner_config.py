@@ -6,23 +6,26 @@ from typing import Any
 
 import pytest
 
-from learner.config import LEARNER_SECTIONS, LearnerConfig, LossFnConfig, OptimizerConfig
+from schemas.config.config import SECTIONS
 from schemas.config.file import parse
+from schemas.config.learner import LearnerConfig, OptimizerConfig
+from schemas.config.loss import ClippedPgConfig
+
+REQUIRED: dict[str, Any] = {"model": {"path": "x"}, "data": {"train": "environment"}}
 
 
 def problems(**sections: dict[str, Any]) -> str:
-    models = {name: LEARNER_SECTIONS[name] for name in sections}
-    return "\n".join(str(problem) for problem in parse(sections, models)[1])
+    return "\n".join(str(problem) for problem in parse({**REQUIRED, **sections})[1])
 
 
-def test_every_section_has_defaults() -> None:
-    parsed, found = parse({}, LEARNER_SECTIONS)
+def test_every_section_but_model_and_data_has_defaults() -> None:
+    parsed, found = parse(REQUIRED)
     assert not found
-    assert parsed.keys() == LEARNER_SECTIONS.keys()
+    assert parsed.keys() == set(SECTIONS)
 
 
 def test_importing_the_config_imports_neither_torch_nor_megatron() -> None:
-    code = "import sys, learner.config, learner.checkpoint.folders, learner.grpo.group_metrics, learner.grpo.split; "
+    code = "import sys, schemas.config.file, learner.checkpoint.folders, learner.grpo.group_metrics, learner.grpo.split; "
     code += "print([name for name in ('torch', 'megatron', 'transformers', 'vllm') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
@@ -76,6 +79,6 @@ def test_data_parallel_size_is_what_the_model_copies_leave() -> None:
 
 
 def test_defaults_are_nemo_rls() -> None:
-    loss = LossFnConfig()
+    loss = ClippedPgConfig()
     assert (loss.ratio_clip_min, loss.ratio_clip_max, loss.kl_input_clamp_value, loss.kl_output_clamp_value) == (0.2, 0.2, 20, 10)
     assert OptimizerConfig().adam_beta2 == 0.999

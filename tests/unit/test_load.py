@@ -13,11 +13,11 @@ from broker_config.clients.admin import TopicExists
 from broker_config.clients.stored import StoredRecord
 from broker_config.topics import TopicSpec
 from launch.archive.load import Loading, load, plan_load
-from launch.config.file import dump as dump_config
-from launch.config.file import parse, read
 from learner.checkpoint.folders import read as read_manifest
 from learner.replay.sources import dump
 from learner.replay.sources.dump import DumpedTopic, Index
+from schemas.config.file import build
+from schemas.config.file import load as read
 from schemas.errors import BrokerError, ConfigError, WeirError
 from tests.fakes.records import UUID
 from tests.fakes.replays import save_checkpoint
@@ -29,7 +29,7 @@ VERSION = "trajectories.v00000004"
 def make_dump(folder: Path, **changes: object) -> Path:
     """A dump of version 4 of a run `r`, with its model."""
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(dump_config(parse(raw_config(run={"name": "tiny", "id": "r"}, **changes))))
+    (folder / "config.yaml").write_text(build(raw_config(run={"name": "tiny", "id": "r"}, **changes)).to_yaml())
     save_checkpoint(folder, 4)
     (folder / "model").mkdir()
     (folder / "model" / "config.json").write_text(json.dumps({"hidden_size": 64}))
@@ -101,8 +101,8 @@ def test_the_model_comes_along_whatever_the_dump_and_the_runs_are_called(
     monkeypatch.chdir(folder)
     runs = json.dumps(str(tmp_path / name / "runs"), ensure_ascii=False)
     made = plan_load(Path(".") if dot else folder, "new", [f"run.dir={runs}"])
-    assert made.file.model.path == str(tmp_path / name / "runs" / "new" / "model")
-    assert made.file.model.build is None
+    assert made.config.model.path == str(tmp_path / name / "runs" / "new" / "model")
+    assert made.config.model.build is None
 
 
 def test_a_topic_that_was_there_is_neither_written_to_nor_deleted(loading: Loading) -> None:

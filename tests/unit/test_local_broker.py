@@ -20,7 +20,7 @@ from broker_config.local.tools import TOOLS, write_wrappers
 from broker_config.locate import bootstrap_servers, configured_servers, on_loopback
 from broker_config.preflight import parse_servers
 from broker_config.processes import ProcessId, file_lock
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, ConfigError, DeadlineExceeded
 
 

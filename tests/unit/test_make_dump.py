@@ -14,10 +14,10 @@ from broker_config.clients.admin import TopicInfo
 from broker_config.clients.stored import StoredRecord
 from broker_config.topics import Topics
 from launch.archive.dump import make_dump, plan_dump
-from launch.config.file import read
 from launch.folders import RunFolder
 from learner.replay.sources import dump
 from schemas import disk
+from schemas.config.file import load as read
 from schemas.disk import explain
 from schemas.errors import ConfigError, WeirError
 from schemas.records import group as groups

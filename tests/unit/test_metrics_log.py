@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from learner.config import LoggerConfig
 from learner.metrics_log import MetricsLog
+from schemas.config.learner import LoggerConfig
 from schemas.errors import FileError
 
 PLAIN = LoggerConfig(tensorboard=False)

@@ -9,7 +9,7 @@ import pytest
 from producer import events as ev
 from producer.core import EngineState, Freeze, ProducerCore
 from producer.engine.protocol import Loaded, TransferOffer
-from schemas.config.sections import RefitConfig
+from schemas.config.dispatch import RefitConfig
 from schemas.identity import Attempt
 from schemas.records.control import Member, Round, Stop, TransferGroup
 from schemas.records.status import Ack, Failed, FailureKind, Left, ProducerState

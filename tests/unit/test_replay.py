@@ -13,14 +13,15 @@ import pytest
 
 from broker_config.clients.stored import StoredRecord
 from launch.archive.replay import follow as follow_report
-from launch.config.file import key_set
 from learner.replay.changes import FREE_KEYS, FREE_SECTIONS, check_changes
 from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, different_facts, reasons_for_tolerance
 from learner.replay.plan import Asked, GroupKey, make_job, places_in
 from learner.replay.sources.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
 from learner.replay.tokens import lines, record_of
+from schemas.config.config import key_paths
 from schemas.config.file import apply_overrides
-from schemas.config.sections import GrpoConfig
+from schemas.config.grpo import GrpoConfig
+from schemas.config.loss import ClippedPgConfig
 from schemas.errors import ConfigError, WeirError
 from schemas.records import group as groups
 from schemas.records import seal as seals
@@ -264,12 +265,12 @@ def test_a_step_below_all_checkpoints_names_the_lowest(folder: Path) -> None:
 
 def test_changes_that_a_step_depends_on_make_a_counterfactual_and_others_do_not(folder: Path) -> None:
     job = make_job(Asked(folder, 4, sets=["loss_fn.ratio_clip_max=0.28", "logger.wandb=true"]))
-    assert job.changed is not None and job.changed.loss_fn.ratio_clip_max == 0.28
-    assert job.run.loss_fn.ratio_clip_max == 0.2
-    assert job.run.logger.wandb and job.changed.logger.wandb
+    assert job.changed is not None and job.changed.loss_fn == ClippedPgConfig(ratio_clip_max=0.28)
+    assert job.config.loss_fn == ClippedPgConfig()
+    assert job.config.logger.wandb and job.changed.logger.wandb
     assert list(job.notes) == ["logger.wandb=true changes nothing that a step depends on"]
     assert job.present is job.changed
-    assert make_job(Asked(folder, 5, sets=["loss_fn.ratio_clip_max=0.28"])).present.loss_fn.ratio_clip_max == 0.2
+    assert make_job(Asked(folder, 5, sets=["loss_fn.ratio_clip_max=0.28"])).present.loss_fn == ClippedPgConfig()
     assert make_job(Asked(folder, 4, sets=["grpo.val_period=7"])).changed is None
 
 
@@ -295,7 +296,7 @@ def test_every_key_is_free_or_of_the_sealed_batch() -> None:
             return False
         return True
 
-    keys = [key for key in key_set() if free(key) and key.partition(".")[0] not in FREE_SECTIONS]
+    keys = [key for key in key_paths() if free(key) and key.partition(".")[0] not in FREE_SECTIONS]
     assert keys == sorted(FREE_KEYS)
 
 

@@ -12,7 +12,7 @@ from learner.replay.compare import Figures
 from learner.replay.course import Course
 from learner.replay.plan import Asked, make_job
 from learner.replay.report import DIFFERS, EQUAL, Report
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import WeirError
 from schemas.records.group import decode
 from schemas.records.metrics import StepMetrics
@@ -24,8 +24,8 @@ from tests.fakes.replays import Sealed, run_folder
 class Trainer:
     """A step comes out with its version as loss; a group's scores are all 0."""
 
-    def __init__(self, run: LearnerRun, loaded: str) -> None:
-        self.run = run
+    def __init__(self, config: Config, loaded: str) -> None:
+        self.config = config
         self.loaded = loaded
         self.gone_over = False
 
@@ -74,7 +74,7 @@ class Replay:
     ) -> None:
         self.job = make_job(Asked(run_folder(tmp_path / "runs", {4: 1}), step, None, group, sets))
         self.file = tmp_path / "report"
-        source = Sealed(dict.fromkeys(range(4, 8), self.job.run.config_digest) | (configs or {}))
+        source = Sealed(dict.fromkeys(range(4, 8), self.job.config.digest) | (configs or {}))
         self.trainer = Trainer(self.job.present, loaded)
         told = {outcome.step: outcome for outcome in outcomes}
         self.course = Course(self.job, self.trainer, source, told, Report(self.file), FACTS)

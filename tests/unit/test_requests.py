@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.config.sections import GenerationConfig
+from schemas.config.grpo import GenerationConfig
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt
 from schemas.records.requests import Request, SamplingParameters

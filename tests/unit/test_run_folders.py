@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from launch.cli.export import copy_export
-from launch.config import file as config
-from launch.config.file import RunFile, parse
-from launch.config.resume import changeable, resumed
+from launch.config.resume import resumed
 from launch.folders import RunFolder, find, make, mint_id, set_logs_aside
 from launch.observe.summary import summarize, trained
 from launch.observe.view import RunView
 from launch.supervise.outcome import FAILED, FINISHED, Outcome
 from learner.checkpoint.folders import Manifest, Offsets
+from schemas.config.config import Config, resumable
+from schemas.config.file import build, load
 from schemas.errors import ConfigError, WeirError
 from tests.fakes import saved
 from tests.fakes.facts import FACTS
 from tests.fakes.runs import raw_config
 
 
-def run_file(runs: Path, run_id: str = "tiny-1") -> RunFile:
-    return parse(raw_config(run={"name": "tiny", "dir": str(runs)})).with_id(run_id)
+def run_file(runs: Path, run_id: str = "tiny-1") -> Config:
+    return build(raw_config(run={"name": "tiny", "dir": str(runs)})).with_id(run_id)
 
 
 def checkpoint(folder: RunFolder, step: int) -> Path:
@@ -50,7 +50,7 @@ def test_a_new_folder_holds_the_resolved_config_and_is_the_latest(tmp_path: Path
     first, second = run_file(tmp_path, "tiny-1"), run_file(tmp_path, "tiny-2")
     make(first)
     made = make(second)
-    assert config.read(made.config) == second
+    assert load(made.config) == second
     assert find(None, tmp_path).run_id == "tiny-2"
     assert find("tiny-1", tmp_path).run_id == "tiny-1"
     assert find(str(tmp_path / "tiny-1"), Path("elsewhere")).run_id == "tiny-1"
@@ -78,8 +78,8 @@ def test_a_run_goes_on_with_its_own_config_and_what_may_change(tmp_path: Path) -
     folder = make(run_file(tmp_path))
     checkpoint(folder, 10)
     found, checked = resumed("tiny-1", ["grpo.max_num_steps=80", "producer.count=1"], tmp_path)
-    assert found.run_id == checked.file.run.id == "tiny-1"
-    assert (checked.file.grpo.max_num_steps, checked.file.producer.count) == (80, 1)
+    assert found.run_id == checked.config.run.id == "tiny-1"
+    assert (checked.config.grpo.max_num_steps, checked.config.producer.count) == (80, 1)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_run_does_not_go_on_to_fewer_steps_than_it_has_trained(tmp_path: Path)
     checkpoint(make(run_file(tmp_path)), 10)
     with pytest.raises(ConfigError, match=r"grpo\.max_num_steps=9: the newest checkpoint is of version 10; give 10 or more"):
         resumed(None, ["grpo.max_num_steps=9"], tmp_path)
-    assert resumed(None, ["grpo.max_num_steps=10"], tmp_path)[1].file.grpo.max_num_steps == 10
+    assert resumed(None, ["grpo.max_num_steps=10"], tmp_path)[1].config.grpo.max_num_steps == 10
 
 
 def test_damaged_checkpoints_are_named_where_there_is_no_whole_one(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_logs_of_a_run_that_goes_on_are_kept_apart(tmp_path: Path) -> None:
     }
 
 
-def test_changeable_keys_are_known_keys() -> None:
-    assert changeable("kafka.security.username")
-    assert not changeable("kafka.security_x")
-    assert not changeable("grpo.max_num_steps_x")
+def test_resumable_keys_are_known_keys() -> None:
+    assert resumable("kafka.security.username")
+    assert not resumable("kafka.security_x")
+    assert not resumable("grpo.max_num_steps_x")
 
 
 def test_an_export_is_copied_whole(tmp_path: Path) -> None:

@@ -206,7 +206,7 @@ def test_a_run_id_with_a_folder_is_taken_unless_the_run_goes_on(tmp_path: Path) 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.yaml").touch()
     assert "run.id" in problems(run=run)
-    assert check(raw_config(run=run), machine=CPU, resuming=True).file.run.id == "mine"
+    assert check(raw_config(run=run), machine=CPU, resuming=True).config.run.id == "mine"
 
 
 def test_an_unknown_environment_is_told() -> None:

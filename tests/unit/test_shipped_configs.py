@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.file import ALL_SECTIONS, parse
 from producer.data import check_data, open_dataset
 from producer.environments.registry import resolve
 from schemas.config import file as config_file
-from schemas.config.sections import DataConfig, EnvironmentConfig
+from schemas.config.data import DataConfig, EnvironmentConfig
 from tests.fakes.word_tokenizer import word_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,21 +20,21 @@ def test_the_configs_that_the_pages_name_are_there() -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_shipped_config_parses(path: Path) -> None:
-    _, problems = config_file.parse(config_file.read(path), ALL_SECTIONS)
+    _, problems = config_file.parse(config_file.read(path))
     assert problems == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_data_of_every_shipped_config_is_usable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    run = parse(config_file.read(path))
+    run = config_file.load(path)
     assert check_data(run.data, run.environment) == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_prompt_and_answer_fit_the_length_of_every_shipped_config(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    run = parse(config_file.read(path))
+    run = config_file.load(path)
     room = run.model.max_total_sequence_length - run.generation.max_new_tokens
     rows = open_dataset(run.data, resolve(run.environment), word_tokenizer(chat=True), split="train", max_prompt_tokens=room)
     assert rows.prompt(0).answer is not None

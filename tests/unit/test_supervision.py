@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launch.config.file import RestartConfig
 from launch.supervise.events import (
     BrokerBack,
     BrokerLost,
@@ -28,6 +27,7 @@ from launch.supervise.outage import LINE_S
 from launch.supervise.outcome import FAILED, FINISHED, INTERRUPTED, WRONG_INPUT, Outcome
 from launch.supervise.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, State
 from launch.supervise.supervision import Supervision
+from schemas.config.launch import RestartConfig
 
 START_S, STOP_S, OUTAGE_S = 600.0, 30.0, 300.0
 LEARNER = "learner-0"

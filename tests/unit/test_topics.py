@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from broker_config import topics
 from broker_config.topics import TopicName, Topics
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 
 run_ids = st.from_regex(topics.RUN_ID, fullmatch=True)
 versions = st.integers(0, topics.MAX_VERSION)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from producer.config import ProducerConfig
 from producer.engine.vllm_arguments import end_token_ids, engine_arguments, set_environment
-from schemas.config.sections import GenerationConfig, ModelConfig
+from schemas.config.grpo import GenerationConfig
+from schemas.config.model import ModelConfig
+from schemas.config.producer import ProducerConfig
 from schemas.errors import ConfigError
 
 MODEL = ModelConfig(path="somewhere", dtype="float32", max_total_sequence_length=64)

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from schemas.config.sections import DispatchConfig, GenerationConfig, GrpoConfig, RefitConfig
+from schemas.config.dispatch import DispatchConfig, RefitConfig
+from schemas.config.grpo import GenerationConfig, GrpoConfig
 from schemas.records.requests import SamplingParameters
 
 

@@ -12,7 +12,7 @@ import logging
 from broker_config.clients.reader import Record
 from broker_config.clients.writer import LogWriter
 from learner.dispatcher.deciding.events import GroupRead, GroupRefused, Kind, SealRead
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt
 from schemas.records import seal as seals
@@ -24,19 +24,19 @@ from schemas.records.validity import Rules, accept
 log = logging.getLogger(__name__)
 
 
-def rules_of(run: LearnerRun, uuid: str, dataset: DatasetFacts, vocab_size: int) -> Rules:
+def rules_of(config: Config, uuid: str, dataset: DatasetFacts, vocab_size: int) -> Rules:
     """What a valid record of this run is."""
     return Rules(
         run=uuid,
-        seed=run.run.seed,
+        seed=config.run.seed,
         rows=dataset.rows,
         validation_rows=dataset.validation_rows,
-        prompts_per_step=run.grpo.num_prompts_per_step,
-        generations_per_prompt=run.grpo.num_generations_per_prompt,
-        max_age=run.grpo.max_trajectory_age_steps,
+        prompts_per_step=config.grpo.num_prompts_per_step,
+        generations_per_prompt=config.grpo.num_generations_per_prompt,
+        max_age=config.grpo.max_trajectory_age_steps,
         vocab_size=vocab_size,
-        max_total_length=run.model.max_total_sequence_length,
-        max_record_bytes=run.kafka.max_record_mib << 20,
+        max_total_length=config.model.max_total_sequence_length,
+        max_record_bytes=config.kafka.max_record_mib << 20,
     )
 
 

@@ -20,13 +20,13 @@ from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from learner.dispatcher.takeover.claim import Claimed
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.records.metrics import StepMetrics
 
 log = logging.getLogger(__name__)
 
 
-def write_metrics(writer: LogWriter, run: LearnerRun, claimed: Claimed, outcome: Mapping[str, Any]) -> Future[int]:
+def write_metrics(writer: LogWriter, config: Config, claimed: Claimed, outcome: Mapping[str, Any]) -> Future[int]:
     """`outcome`: rank 0's account of the step. The future is done when the broker has it."""
     step = outcome["step"]
     record = StepMetrics(
@@ -34,18 +34,18 @@ def write_metrics(writer: LogWriter, run: LearnerRun, claimed: Claimed, outcome:
         incarnation=claimed.incarnation,
         step=step,
         seal_offset=outcome["seal_offset"],
-        config_digest=run.config_digest,
+        config_digest=config.digest,
         state_digest=outcome["state_digest"],
         weights_digest=outcome["weights_digest"],
         metrics=outcome["metrics"],
     )
-    return writer.write(Topics(run.id).metrics, record.to_bytes(), key=f"v{step:08d}")
+    return writer.write(Topics(config.run_id).metrics, record.to_bytes(), key=f"v{step:08d}")
 
 
-def commit_offsets(run: LearnerRun, bootstrap: str, step: int, offsets: Mapping[int, int]) -> None:
+def commit_offsets(config: Config, bootstrap: str, step: int, offsets: Mapping[int, int]) -> None:
     """Commit the next offset of each partition of the step's topic; blocks for up to a few seconds."""
-    topic = Topics(run.id).trajectories(step)
-    consumer = make_consumer(run.kafka, bootstrap, f"{run.id}.commit", f"{run.id}.learner")
+    topic = Topics(config.run_id).trajectories(step)
+    consumer = make_consumer(config.kafka, bootstrap, f"{config.run_id}.commit", f"{config.run_id}.learner")
     try:
         consumer.commit(offsets=[TopicPartition(topic, p, offset) for p, offset in offsets.items()], asynchronous=False)
     except KafkaException as error:
@@ -54,11 +54,11 @@ def commit_offsets(run: LearnerRun, bootstrap: str, step: int, offsets: Mapping[
         consumer.close()
 
 
-def manifest_facts(run: LearnerRun, claimed: Claimed, client: AdminClient, control: int, status: int) -> dict[str, Any]:
+def manifest_facts(config: Config, claimed: Claimed, client: AdminClient, control: int, status: int) -> dict[str, Any]:
     """Who this learner is, and where one that goes on from here reads on: next offsets of control, status, requests, metrics."""
-    topics = Topics(run.id)
-    requests = [(topics.requests, partition) for partition in range(run.kafka.request_partitions)]
-    ends = admin.log_ends(client, [*requests, (topics.metrics, 0)], Deadline(run.kafka.outage_timeout_s))
+    topics = Topics(config.run_id)
+    requests = [(topics.requests, partition) for partition in range(config.kafka.request_partitions)]
+    ends = admin.log_ends(client, [*requests, (topics.metrics, 0)], Deadline(config.kafka.outage_timeout_s))
     return {
         "uuid": claimed.uuid,
         "incarnation": claimed.incarnation,

@@ -35,7 +35,7 @@ from learner.dispatcher.serving.upkeep import Upkeep
 from learner.dispatcher.serving.version_topics import PastBeat, VersionTopics
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
 from learner.link.channel import ANSWER_S, Answers, LinkClosed, Message
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import BrokerError, RecordRefused
 from schemas.failpoints import reach
 from schemas.identity import seal_key
@@ -74,7 +74,7 @@ class Shell:
 
     def __init__(
         self,
-        run: LearnerRun,
+        config: Config,
         rank0: Answers,
         rank0_saves: Answers,
         bootstrap: str,
@@ -82,21 +82,23 @@ class Shell:
         writer: LogWriter,
     ) -> None:
         claimed, control = held
-        self.config = run
+        self.config = config
         self.rank0 = rank0
         self.rank0_saves = rank0_saves
         self.bootstrap = bootstrap
         self.claimed = claimed
         self.control = control
         self.writer = writer
-        self.vocab_size = int(model_config(model_folder(run.model.path))["vocab_size"])
-        self.topics = Topics(run.id)
+        self.vocab_size = int(model_config(model_folder(config.model.path))["vocab_size"])
+        self.topics = Topics(config.run_id)
         self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self.client = make_admin(run.kafka, bootstrap, f"{run.id}.dispatcher-admin")
+        self.client = make_admin(config.kafka, bootstrap, f"{config.run_id}.dispatcher-admin")
         self.worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
-        self.upkeep = Upkeep(run, claimed, control, self.client, self.inbox.put)
-        self.reader = LogReader(run.kafka, bootstrap, f"{run.id}.dispatcher", f"{run.id}.learner", self.inbox.put)
-        self.versions = VersionTopics(run, self.client, self.reader, claimed.state)
+        self.upkeep = Upkeep(config, claimed, control, self.client, self.inbox.put)
+        self.reader = LogReader(
+            config.kafka, bootstrap, f"{config.run_id}.dispatcher", f"{config.run_id}.learner", self.inbox.put
+        )
+        self.versions = VersionTopics(config, self.client, self.reader, claimed.state)
         self.bodies = Bodies()
         self.recorded: Mapping[int, StepMetrics] = {}
         """Outcomes of steps that are trained again."""
@@ -105,10 +107,10 @@ class Shell:
         self.states: StateLog
         self.news: list[dict[str, Any]] = []
         self.question_since: float | None = None
-        self.beats = Beats(run.dispatch.beat_s, run.kafka.outage_timeout_s)
+        self.beats = Beats(config.dispatch.beat_s, config.kafka.outage_timeout_s)
         self.past = PastBeat()
         self.over = False
-        self.parent = ParentWatch(Parent(run.learner.rank_timeout_s), self.inbox.put)
+        self.parent = ParentWatch(Parent(config.learner.rank_timeout_s), self.inbox.put)
         self.watchdog = Watchdog(STANDSTILL_S)
 
     def run(self, core: Dispatcher) -> None:

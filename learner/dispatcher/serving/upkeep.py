@@ -12,7 +12,7 @@ from learner.dispatcher.serving.outcomes import manifest_facts
 from learner.dispatcher.serving.retention import cuts, retire
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
 from learner.link.channel import Message
-from learner.run import LearnerRun
+from schemas.config.config import Config
 
 RETIRE_S = 60.0
 
@@ -21,22 +21,22 @@ class Upkeep:
     """`failed` hears of what goes wrong while nobody waits for it."""
 
     def __init__(
-        self, run: LearnerRun, claimed: Claimed, control: ControlLog, client: AdminClient, failed: Callable[[BaseException], None]
+        self, config: Config, claimed: Claimed, control: ControlLog, client: AdminClient, failed: Callable[[BaseException], None]
     ) -> None:
-        self._run, self._claimed, self._control, self._client = run, claimed, control, client
+        self._config, self._claimed, self._control, self._client = config, claimed, control, client
         self._failed = failed
         # A thread of its own: thousands of old topics must not hold up the making of the next one.
         self._retiring = ThreadPoolExecutor(1, thread_name_prefix="retention")
 
     def facts(self, status_at: int, topic_ids: Mapping[str, str]) -> Message:
         """For the manifest of a checkpoint of now. `topic_ids`: of the versions that are open."""
-        facts = manifest_facts(self._run, self._claimed, self._client, self._control.position, status_at)
+        facts = manifest_facts(self._config, self._claimed, self._client, self._control.position, status_at)
         return {**facts, "topic_ids": {**self._claimed.topic_ids, **topic_ids}}
 
     def retire(self, oldest: int, offsets: Mapping[str, int], requests: Mapping[int, int]) -> None:
         """Delete what is older than the oldest checkpoint, of version `oldest`, needs; returns at once."""
-        before = cuts(self._run.id, offsets, requests, self._control.state_offset)
-        self._retiring.submit(retire, self._client, self._run.id, oldest, before, Deadline(RETIRE_S)).add_done_callback(
+        before = cuts(self._config.run_id, offsets, requests, self._control.state_offset)
+        self._retiring.submit(retire, self._client, self._config.run_id, oldest, before, Deadline(RETIRE_S)).add_done_callback(
             self._judge
         )
 

@@ -17,7 +17,7 @@ from broker_config.deadline import Deadline
 from broker_config.topics import Topics, version_spec
 from broker_config.topics import parse as parse_topic
 from learner.dispatcher.deciding.events import Kind
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import BrokerError
 from schemas.records.control import State
 
@@ -25,12 +25,12 @@ from schemas.records.control import State
 class VersionTopics:
     """`make`, `left_by_others` and `ends` ask the broker and may take a while; `read` and `leave` only tell the reader."""
 
-    def __init__(self, run: LearnerRun, client: AdminClient, reader: LogReader, inherited: State | None) -> None:
-        self._run = run
+    def __init__(self, config: Config, client: AdminClient, reader: LogReader, inherited: State | None) -> None:
+        self._config = config
         self._client = client
         self._reader = reader
         self._inherited = inherited
-        self._names = Topics(run.id)
+        self._names = Topics(config.run_id)
 
     def name(self, kind: Kind, version: int) -> str:
         return self._names.trajectories(version) if kind == "rollout" else self._names.validation(version)
@@ -41,7 +41,9 @@ class VersionTopics:
         Raises:
             TopicExists: it exists and this run is new; BrokerError: it is another one than was announced; DeadlineExceeded.
         """
-        spec = version_spec(self._run.id, "trajectories" if kind == "rollout" else "validation", version, self._run.kafka)
+        spec = version_spec(
+            self._config.run_id, "trajectories" if kind == "rollout" else "validation", version, self._config.kafka
+        )
         try:
             return admin.create_topics(self._client, [spec], self._deadline())[spec.name]
         except TopicExists:
@@ -60,7 +62,7 @@ class VersionTopics:
         """Versions from `first` on whose trajectory topics earlier incarnations made, lowest first."""
         if self._inherited is None:
             return []
-        parsed = map(parse_topic, admin.topics_of_run(self._client, self._run.id, self._deadline()))
+        parsed = map(parse_topic, admin.topics_of_run(self._client, self._config.run_id, self._deadline()))
         return sorted(
             n.version for n in parsed if n and n.kind == "trajectories" and n.version is not None and n.version >= first
         )
@@ -77,10 +79,10 @@ class VersionTopics:
         return {p: found.end for p, found in admin.log_bounds(self._client, partitions, self._deadline()).items()}
 
     def _partitions(self, kind: Kind, version: int) -> list[Partition]:
-        return [(self.name(kind, version), p) for p in range(self._run.kafka.partitions)]
+        return [(self.name(kind, version), p) for p in range(self._config.kafka.partitions)]
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._run.kafka.outage_timeout_s)  # an outage is waited for, here as elsewhere
+        return Deadline(self._config.kafka.outage_timeout_s)  # an outage is waited for, here as elsewhere
 
 
 class PastBeat:

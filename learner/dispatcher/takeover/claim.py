@@ -24,7 +24,7 @@ from broker_config.clients.settings import make_consumer
 from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, specs_for_run
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError, Problem, RecordRefused, RunStopped
 from schemas.identity import new_uuid
 from schemas.records import control

@@ -24,7 +24,7 @@ from learner.dispatcher.serving.outcomes import manifest_facts
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
 from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, report
 from learner.dispatcher.takeover.survey import Survey
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import ConfigError, Problem
 from schemas.records.control import State
 from schemas.records.metrics import StepMetrics
@@ -43,7 +43,7 @@ class Resumption:
     lost_from: int | None
 
 
-def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *, accept_loss: bool) -> Resumption:
+def review(config: Config, bootstrap: str, client: AdminClient, folder: Path, *, accept_loss: bool) -> Resumption:
     """Look at everything that going on from the checkpoint `folder` needs. With `accept_loss` at the bytes of records too, which
     are judged when they are trained otherwise.
 
@@ -53,15 +53,15 @@ def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *
         WeirError: the checkpoint is damaged; BrokerError, DeadlineExceeded.
     """
     manifest = checkpoint.read(folder)
-    topics = Topics(run.id)
-    control = _open_control(run, bootstrap, client, topics)
+    topics = Topics(config.run_id)
+    control = _open_control(config, bootstrap, client, topics)
     if control is not None and control.uuid not in (None, manifest.run):
         control.close()
-        why = f"it is of another run, uuid {manifest.run}; {run.id} at {bootstrap} has uuid {control.uuid}"
+        why = f"it is of another config, uuid {manifest.run}; {config.run_id} at {bootstrap} has uuid {control.uuid}"
         fix = "move the folder away, or name the broker that has its run (kafka.bootstrap_servers)"
         raise ConfigError([Problem("checkpoint", str(folder), why, fix)])
     state = control.state if control is not None else None
-    survey = Survey(run, bootstrap, client, manifest, state)
+    survey = Survey(config, bootstrap, client, manifest, state)
     try:
         losses = find_losses(topics, manifest, state, survey.holdings(survey.recorded(), read_all=accept_loss))
     finally:
@@ -74,44 +74,44 @@ def review(run: LearnerRun, bootstrap: str, client: AdminClient, folder: Path, *
     if losses and not accept_loss:
         if control is not None:
             control.close()
-        raise report(run.id, losses, lost_from, bootstrap)
+        raise report(config.run_id, losses, lost_from, bootstrap)
     return Resumption(folder, manifest, control, losses, lost_from)
 
 
-def settle(found: Resumption, run: LearnerRun, client: AdminClient, claimed: Claimed) -> Claimed:
+def settle(found: Resumption, config: Config, client: AdminClient, claimed: Claimed) -> Claimed:
     """What follows from accepted losses, once the run is claimed. Returns the claim with the state to go on from."""
     if not found.losses:
         return claimed
     for loss in found.losses:
         log.warning("accepted loss: %s", loss.text)
-    deadline = Deadline(run.kafka.timeout_s)
+    deadline = Deadline(config.kafka.timeout_s)
     lost = found.lost_from
     if lost is not None:
-        doomed = _later_topics(admin.topics_of_run(client, run.id, deadline), lost)
+        doomed = _later_topics(admin.topics_of_run(client, config.run_id, deadline), lost)
         admin.delete_topics(client, doomed, deadline)
         log.warning("versions from %d on are generated and trained anew; deleted, and their names used again: %s", lost, doomed)
-        claimed = replace(claimed, state=_before_loss(claimed, run, lost))
-    _anchor(found, run, client, claimed)
+        claimed = replace(claimed, state=_before_loss(claimed, config, lost))
+    _anchor(found, config, client, claimed)
     return claimed
 
 
 def recorded_now(
-    run: LearnerRun, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None
+    config: Config, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None
 ) -> dict[int, StepMetrics]:
     """Outcomes of the steps that are trained again. Asked after the claim: until then another learner may have gone on."""
-    survey = Survey(run, bootstrap, client, manifest, state)
+    survey = Survey(config, bootstrap, client, manifest, state)
     try:
         return survey.recorded()
     finally:
         survey.close()
 
 
-def _open_control(run: LearnerRun, bootstrap: str, client: AdminClient, topics: Topics) -> ControlLog | None:
-    deadline = Deadline(run.kafka.timeout_s)
+def _open_control(config: Config, bootstrap: str, client: AdminClient, topics: Topics) -> ControlLog | None:
+    deadline = Deadline(config.kafka.timeout_s)
     if topics.control not in admin.describe(client, [topics.control], deadline):
         return None
     start = admin.log_bounds(client, [(topics.control, 0)], deadline)[topics.control, 0].start
-    control = ControlLog(run.kafka, bootstrap, topics, start)
+    control = ControlLog(config.kafka, bootstrap, topics, start)
     control.read_to_end()
     return control
 
@@ -128,10 +128,10 @@ def _later_topics(names: Sequence[str], lost: int) -> list[str]:
     return doomed
 
 
-def _before_loss(claimed: Claimed, run: LearnerRun, lost: int) -> State:
+def _before_loss(claimed: Claimed, config: Config, lost: int) -> State:
     """The state in which no version from `lost` on was sealed. F falls to `lost`: the weights of later versions are void."""
     before = claimed.state or State(
-        uuid=claimed.uuid, incarnation=claimed.incarnation, config_digest=run.config_digest, F=lost, sealed_through=lost - 1
+        uuid=claimed.uuid, incarnation=claimed.incarnation, config_digest=config.digest, F=lost, sealed_through=lost - 1
     )
     falls = before.F is not None and before.F > lost
     return before.model_copy(
@@ -145,12 +145,12 @@ def _before_loss(claimed: Claimed, run: LearnerRun, lost: int) -> State:
     )
 
 
-def _anchor(found: Resumption, run: LearnerRun, client: AdminClient, claimed: Claimed) -> None:
+def _anchor(found: Resumption, config: Config, client: AdminClient, claimed: Claimed) -> None:
     """Let the checkpoint name the logs as they are now: what was accepted once is no loss the next time."""
-    topics, deadline = Topics(run.id), Deadline(run.kafka.timeout_s)
+    topics, deadline = Topics(config.run_id), Deadline(config.kafka.timeout_s)
     single = [(topics.control, 0), (topics.status, 0)]
     ends = admin.log_bounds(client, single, deadline)
-    facts = manifest_facts(run, claimed, client, ends[single[0]].end, ends[single[1]].end)
+    facts = manifest_facts(config, claimed, client, ends[single[0]].end, ends[single[1]].end)
     ids = {name: info.topic_id for name, info in admin.describe(client, list(found.manifest.topic_ids), deadline).items()}
     manifest = found.manifest.model_copy(
         update={

@@ -20,7 +20,7 @@ from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from learner.checkpoint.folders import Manifest
 from learner.dispatcher.takeover.continuity import Holdings, known_topics, sealed_versions
-from learner.run import LearnerRun
+from schemas.config.config import Config
 from schemas.errors import RecordRefused
 from schemas.records import seal as seals
 from schemas.records.control import State
@@ -35,13 +35,13 @@ Place = tuple[str, int, int]
 class Survey:
     """One look at the topics of `run`, whose checkpoint is `manifest` and whose last control state is `state`."""
 
-    def __init__(self, run: LearnerRun, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None) -> None:
-        self._run = run
+    def __init__(self, config: Config, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None) -> None:
+        self._config = config
         self._client = client
         self._manifest = manifest
         self._state = state
-        self._topics = Topics(run.id)
-        self._consumer: Consumer = make_consumer(run.kafka, bootstrap, f"{run.id}.survey", f"{run.id}.learner")
+        self._topics = Topics(config.run_id)
+        self._consumer: Consumer = make_consumer(config.kafka, bootstrap, f"{config.run_id}.survey", f"{config.run_id}.learner")
 
     def close(self) -> None:
         self._consumer.close()
@@ -105,11 +105,11 @@ class Survey:
                         record.value or b"",
                         run=self._manifest.run,
                         version=version,
-                        prompts_per_step=self._run.grpo.num_prompts_per_step,
+                        prompts_per_step=self._config.grpo.num_prompts_per_step,
                     )
                 except RecordRefused as refused:
                     log.warning("%s is no seal: %s", record.where, refused)
         return None
 
     def _deadline(self) -> Deadline:
-        return Deadline(self._run.kafka.timeout_s)
+        return Deadline(self._config.kafka.timeout_s)

@@ -10,7 +10,7 @@ from broker_config.clients.stored import StoredRecord, read_to_end
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from learner.replay.sources.sealed import SealedBatch, follow, last_outcomes
-from schemas.config.sections import KafkaConfig
+from schemas.config.kafka import KafkaConfig
 from schemas.errors import WeirError
 from schemas.records.metrics import StepMetrics
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from broker_config.clients.stored import StoredRecord
-from learner.run import kept_config
+from learner.checkpoint.kept_config import kept_config
 from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.records import seal as seals
 from schemas.records.metrics import StepMetrics

@@ -1,4 +1,4 @@
-"""The producer's own configuration section."""
+"""Section `producer`: the vLLM side."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from schemas.config.sections import Section
+from schemas.config.base import Section, Unit
 
 
 class ProducerConfig(Section):
@@ -16,7 +16,7 @@ class ProducerConfig(Section):
     """Producers that `launch/run_cluster.sh` starts; the first refit waits for so many."""
     engine: Literal["vllm", "scripted"] = "vllm"
     """scripted: deterministic tokens without a model, for tests of scheduling and faults."""
-    max_groups_in_flight: Annotated[int, Field(ge=1)] = 8
+    max_groups_in_flight: Annotated[int, Field(ge=1), Unit("groups")] = 8
     """Groups that one producer works on at once: its capacity."""
     max_trajectory_retries: Annotated[int, Field(ge=0)] = 2
     """A failed trajectory is tried again so often before its whole group counts as failed."""
@@ -28,6 +28,3 @@ class ProducerConfig(Section):
     """Passed to vLLM's engine arguments as they are."""
     scripted: dict[str, Any] = Field(default_factory=dict)
     """Delays and faults of the scripted engine."""
-
-
-PRODUCER_SECTIONS: dict[str, type[Section]] = {"producer": ProducerConfig}
