@@ -66,7 +66,7 @@ class Work:
     @property
     def order(self) -> tuple[bool, int, int]:
         """Validation first, then the lowest target."""
-        return (self.request.kind != "validation", self.request.T, self.request.slot)
+        return (self.request.kind != "validation", self.request.target, self.request.slot)
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ class ProducerCore:
             return
         for work in sorted(self.work.values(), key=lambda work: work.order):
             request = work.request
-            if work.running or not request.min_version <= self.held <= request.T:
+            if work.running or not request.min_version <= self.held <= request.target:
                 continue
             # The learner may exceed the capacity by one when the step that it trains next would wait otherwise.
             if running > self.capacity:
@@ -324,7 +324,7 @@ class ProducerCore:
     def _drop_void(self) -> None:
         """Let go of what nobody can use any more: rollouts of sealed versions, validations of weights that are gone."""
         for key, work in list(self.work.items()):
-            target = work.request.T
+            target = work.request.target
             if target <= self.sealed_through if key[0] == "rollout" else target < self.held:
                 self._abandon(key, work)
 
@@ -397,4 +397,4 @@ class ProducerCore:
 def _in_hand(work: Work) -> InHand:
     request = work.request
     kind = "validation" if request.kind == "validation" else "rollout"
-    return InHand(kind=kind, T=request.T, slot=request.slot, draw=request.draw, attempt=request.attempt)
+    return InHand(kind=kind, target=request.target, slot=request.slot, draw=request.draw, attempt=request.attempt)

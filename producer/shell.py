@@ -353,7 +353,7 @@ class Shell:
             limits=Limits(
                 config.model.max_total_sequence_length, config.producer.max_trajectory_retries, config.producer.rollout_timeout_s
             ),
-            priority=-1 if key[0] == "validation" else request.T,
+            priority=-1 if key[0] == "validation" else request.target,
             frozen=lambda: self.core.freeze.value != "none",
         )
         return TrajectoryGroup(

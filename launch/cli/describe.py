@@ -199,14 +199,14 @@ def _control_line(record: control.Claim | control.State) -> str:
         return f"claim  by pid {record.pid} on {record.host}  config {record.config_digest}  run {record.uuid[:8]}"
     s = record
     window = f"{min(s.window)}-{max(s.window)}" if s.window else "none"
-    parts = [f"F {s.F if s.F is not None else '-'}", f"sealed through {s.sealed_through}", f"window {window}"]
+    parts = [f"F {s.frontier if s.frontier is not None else '-'}", f"sealed through {s.sealed_through}", f"window {window}"]
     members = [f"{name}@{m.held}" + (" (drains)" if m.draining else "") for name, m in sorted(s.members.items())]
     parts.append("members " + (" ".join(members) or "none"))
     if s.round is not None:
         parts.append(f"round {s.round.number} of version {s.round.version}: {s.round.phase} ({', '.join(s.round.members)})")
     parts += [f"refused {name}: {'; '.join(why)}" for name, why in s.refused.items()]
     if s.stop is not None:
-        parts.append(f"STOP at {s.stop.v}: {s.stop.reason}")
+        parts.append(f"STOP at {s.stop.version}: {s.stop.reason}")
     return f"state i{s.incarnation}  " + "  ".join(parts)
 
 

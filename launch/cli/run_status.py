@@ -23,7 +23,7 @@ _JSON: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
 
 def as_json(snapshot: Snapshot) -> str:
     """One line; a number that is not finite is null."""
-    return _JSON.dump_json(snapshot).decode()
+    return _JSON.dump_json(snapshot, by_alias=True).decode()
 
 
 def print_json(watch: Watch, *, follow: bool) -> None:

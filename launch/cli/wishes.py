@@ -74,7 +74,7 @@ class StopWish:
         if s.stop is None:
             return None
         how = "has finished" if s.stop.finished else "has stopped"
-        return f"run {s.run_id} {how} after {s.stop.v} of {s.last if s.last is not None else '?'} steps: {s.stop.reason}"
+        return f"run {s.run_id} {how} after {s.stop.version} of {s.last if s.last is not None else '?'} steps: {s.stop.reason}"
 
     def possible(self, s: Snapshot) -> bool:
         return True

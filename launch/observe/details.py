@@ -37,7 +37,7 @@ def _standing(s: Snapshot) -> list[Text]:
     lines = [Text("   ".join(parts))]
     if s.stop is not None:
         how = "finished" if s.stop.finished else "can be resumed" if s.stop.resumable else "cannot be resumed"
-        lines.append(Text(f"stopped at {s.stop.v}: {s.stop.reason} ({how})"))
+        lines.append(Text(f"stopped at {s.stop.version}: {s.stop.reason} ({how})"))
     elif s.waits_for:
         lines.append(Text(f"waits for {s.waits_for}", style="yellow"))
     if s.validating:

@@ -89,7 +89,7 @@ class Producers:
         producer = self._known.setdefault(record.producer, _Producer())
         producer.state, producer.version = str(record.state), record.held
         producer.in_hand, producer.capacity, producer.at = len(record.in_hand), record.capacity, at
-        producer.rollouts = dict(sorted(Counter(item.T for item in record.in_hand if item.kind == "rollout").items()))
+        producer.rollouts = dict(sorted(Counter(item.target for item in record.in_hand if item.kind == "rollout").items()))
         if isinstance(record, Heartbeat):
             producer.tokens.append((at, record.engine_tokens))
 

@@ -229,7 +229,7 @@ class RunView:
             uuid=control.uuid if control else None,
             claims=self._claims,
             incarnation=control.incarnation if control else None,
-            frontier=control.F if control else None,
+            frontier=control.frontier if control else None,
             sealed_through=control.sealed_through if control else None,
             members=tuple(sorted(control.members)) if control else (),
             validating=tuple(sorted(control.validations)) if control else (),
@@ -279,9 +279,9 @@ class RunView:
         if control.round is not None:
             verb = "pausing producers for" if control.round.phase == "pause" else "sending"
             return f"{verb} the weights of version {control.round.version}"
-        if control.F is None:
+        if control.frontier is None:
             joined = len(control.members)
             return f"waiting for producers ({joined} joined)" if joined else "waiting for producers"
-        if control.sealed_through >= control.F:
-            return f"training target version {control.F}"
-        return f"waiting for the groups of target version {control.F}"
+        if control.sealed_through >= control.frontier:
+            return f"training target version {control.frontier}"
+        return f"waiting for the groups of target version {control.frontier}"

@@ -62,7 +62,7 @@ class Stop(JsonRecord):
     """The end of the run under this incarnation."""
 
     reason: str
-    v: int
+    version: int = Field(alias="v")
     resumable: bool
     finished: bool = False
     """True when all steps were trained."""
@@ -82,8 +82,9 @@ class Claim(JsonRecord):
 class State(JsonRecord):
     """All that holds, from `incarnation` (the offset of its claim) on.
 
-    F: the highest version ever announced (None before the first refit); window: open target versions and the id of each one's
-    topic; validations: likewise for validation topics; sealed_through: requests with T up to it are void (-1: none).
+    frontier: the highest version ever announced (None before the first refit); window: open target versions and the id of
+    each one's topic; validations: likewise for validation topics; sealed_through: requests with a target up to it are void (-1:
+    none).
     """
 
     schema_: Literal["weir.control/1"] = Field(SCHEMA, alias="schema")
@@ -91,7 +92,7 @@ class State(JsonRecord):
     uuid: str
     incarnation: int
     config_digest: str
-    F: int | None = None
+    frontier: int | None = Field(None, alias="F")
     weights_digest: str | None = None
     sealed_through: int = -1
     last_version: int | None = None

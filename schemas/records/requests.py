@@ -25,9 +25,10 @@ class SamplingParameters(JsonRecord):
 
 
 class Request(JsonRecord):
-    """`rollout` and `validation` ask for a group; `cancel` takes back the request of the same (T, slot, draw, attempt).
+    """`rollout` and `validation` ask for a group; `cancel` takes back the request of the same (target, slot, draw, attempt).
 
-    min_version: the request is started only when the engine's version is at least this; for a rollout T - A, for a validation T.
+    min_version: the request is started only when the engine's version is at least this; for a rollout `target` minus the
+    age bound, for a validation `target`.
     """
 
     schema_: Literal["weir.request/1"] = Field(SCHEMA, alias="schema")
@@ -35,7 +36,7 @@ class Request(JsonRecord):
     kind: Literal["rollout", "validation", "cancel"]
     producer: str
     incarnation: int
-    T: int
+    target: int = Field(alias="T")
     slot: int
     draw: int
     attempt: int
@@ -46,4 +47,4 @@ class Request(JsonRecord):
 
     @property
     def key(self) -> Attempt:
-        return Attempt(self.T, self.slot, self.draw, self.attempt)
+        return Attempt(self.target, self.slot, self.draw, self.attempt)

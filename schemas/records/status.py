@@ -46,7 +46,7 @@ class InHand(JsonRecord):
     """A request that a producer works on, with the tokens it has generated for it so far."""
 
     kind: Literal["rollout", "validation"]
-    T: int
+    target: int = Field(alias="T")
     slot: int
     draw: int
     attempt: int
@@ -54,7 +54,7 @@ class InHand(JsonRecord):
 
     @property
     def key(self) -> Attempt:
-        return Attempt(self.T, self.slot, self.draw, self.attempt)
+        return Attempt(self.target, self.slot, self.draw, self.attempt)
 
 
 class Report(_Status):

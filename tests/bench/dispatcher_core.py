@@ -168,12 +168,12 @@ class Fleet:
 
     def judged(self, value: bytes, headers: dict[str, bytes], request: Request) -> ev.GroupRead:
         self.offset += 1
-        group, content = accept(value, headers, request.T, self.rules)
+        group, content = accept(value, headers, request.target, self.rules)
         return ev.GroupRead(group, 0, self.offset, headers["sha256"].decode(), content)
 
     def heartbeat(self, name: str) -> bytes:
         requests = self.in_hand[name].values()
-        hand = [InHand(kind="rollout", T=r.T, slot=r.slot, draw=r.draw, attempt=r.attempt, tokens=3) for r in requests]
+        hand = [InHand(kind="rollout", target=r.target, slot=r.slot, draw=r.draw, attempt=r.attempt, tokens=3) for r in requests]
         held = self.core.roster.producers[name].held
         return make_heartbeat(name, held, hand, capacity=8, engine_tokens=self.tokens[name]).to_bytes()
 

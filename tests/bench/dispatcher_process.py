@@ -197,7 +197,7 @@ class Stand:
             trajectories=(trajectory,),
         )
         value = encode(group)
-        topic = self.topics.trajectories(request.T)
+        topic = self.topics.trajectories(request.target)
         self.writer.post(topic, value, key=str(request.key), headers=headers.of_group(group, value))
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
@@ -242,12 +242,12 @@ def reissue_latency_ms(folder: Path, bootstrap: str, count: int) -> dict[str, fl
     latencies = []
     request = stand.requests.get(timeout=60)
     for _ in range(count):
-        item = InHand(kind="rollout", T=request.T, slot=request.slot, draw=request.draw, attempt=request.attempt)
+        item = InHand(kind="rollout", target=request.target, slot=request.slot, draw=request.draw, attempt=request.attempt)
         began = time.monotonic()
         stand._say(Failed(uuid=request.uuid, producer="bench", request=item, failure=FailureKind.LOST, reason="handed back"))
         following = stand.requests.get(timeout=60)
         latencies.append(1000 * (time.monotonic() - began))
-        assert (following.T, following.slot, following.attempt) == (request.T, request.slot, request.attempt + 1)
+        assert (following.target, following.slot, following.attempt) == (request.target, request.slot, request.attempt + 1)
         request = following
     stand.over.set()
     turns.join(30)

@@ -238,7 +238,7 @@ class ByHand:
     def frontier(self) -> int:
         """F; -1 before the first refit."""
         state = self.state
-        return -1 if state is None or state.F is None else state.F
+        return -1 if state is None or state.frontier is None else state.frontier
 
     def beat(self) -> Beat | None:
         return next((told.record for told in reversed(self.status) if isinstance(told.record, Beat)), None)

@@ -124,7 +124,7 @@ def one_takes_over(broker: Broker, nursery: Nursery, folder: Path, rounds: int) 
             run.reaches(known + 1, START_S)
         learner.awaited = True
         learner.kill()
-        announced = [told.record.F for told in run.states if told.record.F is not None]
+        announced = [told.record.frontier for told in run.states if told.record.frontier is not None]
         assert announced == sorted(announced), "the frontier went back"
         check_once(run, set())
 

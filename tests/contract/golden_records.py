@@ -96,7 +96,7 @@ def _make_state() -> State:
         uuid=UUID,
         incarnation=4,
         config_digest="c0ffee",
-        F=12,
+        frontier=12,
         weights_digest="0011223344556677",
         sealed_through=11,
         last_version=40,
@@ -106,7 +106,7 @@ def _make_state() -> State:
         members={PRODUCER: Member(requests_partition=2, held=12, digest="0011223344556677"), "p1": Member(requests_partition=3)},
         refused={"p9": ["model: c0ffee here, decaf there"]},
         round=Round(number=3, version=12, mode="keep", phase="transfer", members=[PRODUCER, "p1"], groups=[transfer]),
-        stop=Stop(reason="weir stop by somebody", v=12, resumable=True),
+        stop=Stop(reason="weir stop by somebody", version=12, resumable=True),
     )
 
 
@@ -136,7 +136,7 @@ def _make_report() -> Report:
 
 
 def _in_hand() -> InHand:
-    return InHand(kind="rollout", T=12, slot=3, draw=1, attempt=2, tokens=40)
+    return InHand(kind="rollout", target=12, slot=3, draw=1, attempt=2, tokens=40)
 
 
 def _make_request(kind: Any = "rollout", **changes: Any) -> Request:

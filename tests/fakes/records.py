@@ -25,7 +25,7 @@ def key(version: int = 0, slot: int = 0, draw: int = 0, attempt: int = 0) -> Att
 
 
 def in_hand(at: Attempt, kind: str = "rollout", tokens: int = 0) -> InHand:
-    return InHand(kind=kind, T=at.version, slot=at.slot, draw=at.draw, attempt=at.attempt, tokens=tokens)
+    return InHand(kind=kind, target=at.version, slot=at.slot, draw=at.draw, attempt=at.attempt, tokens=tokens)
 
 
 def make_dataset(rows: int | None = 64, validation_rows: int | None = None) -> DatasetFacts:

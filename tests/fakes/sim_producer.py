@@ -158,7 +158,7 @@ class SimProducer:
             case pe.ReadRequests(partition):
                 self.reader.positions[REQUESTS, partition] = self.request_ends[partition]
             case pe.Start(request):
-                assert request.min_version <= self.version <= request.T, (request, self.version)
+                assert request.min_version <= self.version <= request.target, (request, self.version)
                 key: Key = ("validation" if request.kind == "validation" else "rollout", request.key)
                 assert key not in self.rollouts, key
                 self.rollouts[key] = Rollout(request)

@@ -110,10 +110,10 @@ class World:
     def publish(self, producer: str, request: Request, versions: tuple[int, ...], *, corrupt: bool) -> None:
         kind = "validation" if request.kind == "validation" else "rollout"
         age = 0 if kind == "validation" else self.settings.max_age
-        assert all(request.T - age <= v <= request.T for v in versions), (request, versions)
+        assert all(request.target - age <= v <= request.target for v in versions), (request, versions)
         assert self.settings.mode == "keep" or len(set(versions)) <= 1, (request, versions)
         if kind == "rollout":
-            row = row_of(self.plan.seed, self.dataset.rows, self.settings.slots, request.T, request.slot, request.draw)
+            row = row_of(self.plan.seed, self.dataset.rows, self.settings.slots, request.target, request.slot, request.draw)
             assert request.row == row
         group = TrajectoryGroup(
             run=UUID,
@@ -129,11 +129,11 @@ class World:
             seconds=0.1,
         )
         partition = request.slot % self.settings.partitions
-        self.logs.append((kind, request.T), Published(group, versions, corrupt), partition)
+        self.logs.append((kind, request.target), Published(group, versions, corrupt), partition)
 
     def reward(self, request: Request) -> float:
         """Of the second trajectory; the first has 1.0."""
-        return 1.0 if (request.T + request.slot + request.draw) % 3 == 0 else 0.0
+        return 1.0 if (request.target + request.slot + request.draw) % 3 == 0 else 0.0
 
     def drain(self, which: int) -> None:
         """An operator wants a producer to leave."""
@@ -188,11 +188,14 @@ class World:
 
     def check_state(self, state: State) -> None:
         if state.incarnation == self.learner_incarnation():
-            assert self.highest is None or (state.F is not None and state.F >= self.highest), (state.F, self.highest)
-            self.highest = state.F
+            assert self.highest is None or (state.frontier is not None and state.frontier >= self.highest), (
+                state.frontier,
+                self.highest,
+            )
+            self.highest = state.frontier
         assert len(state.window) <= self.settings.max_age + 1
         for version in state.window:
-            assert state.F is not None and state.F <= version <= state.F + self.settings.max_age
+            assert state.frontier is not None and state.frontier <= version <= state.frontier + self.settings.max_age
             assert version < self.settings.steps
 
     def learner_incarnation(self) -> int:
@@ -203,11 +206,11 @@ class World:
         if request.kind == "cancel":
             return
         held = core.roster.producers[request.producer].held
-        assert request.T - self.settings.max_age <= held <= request.T, (request, held)
+        assert request.target - self.settings.max_age <= held <= request.target, (request, held)
         if request.kind == "validation":
-            assert held == request.T
+            assert held == request.target
         else:
-            assert request.T in core.window and request.T > core.sealed_through
+            assert request.target in core.window and request.target > core.sealed_through
 
     def check_batch(self, version: int, seal: Seal, offset: int) -> None:
         """The first seal of the log is the batch of every learner; each of its slots is a whole group of that slot."""
@@ -261,7 +264,7 @@ class World:
 
     def story(self) -> Iterator[str]:
         core = self.learner.core
-        yield f"v={core.v} F={core.F} sealed_through={core.sealed_through} window={core.window} round={core.round}"
+        yield f"v={core.version} F={core.frontier} sealed_through={core.sealed_through} window={core.window} round={core.round}"
         yield f"stop={core.stop} awaited={core.awaited} settled={core.settled} validation={core.validation.version}"
         yield f"rank 0: {self.learner.answer}, waits for {core.waits_for()}"
         for slots in core.table.open_versions.values():

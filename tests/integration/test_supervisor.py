@@ -112,7 +112,7 @@ def test_a_learner_killed_from_outside_ends_the_run(supervised: Supervised) -> N
 
 
 def test_the_stop_on_control_is_the_cause(supervised: Supervised) -> None:
-    stop = Stop(reason="no producer for 300 s", v=3, resumable=True)
+    stop = Stop(reason="no producer for 300 s", version=3, resumable=True)
     (supervised.folder / "control.json").write_text(stop.model_dump_json())
     supervised.start("import time, sys; time.sleep(1); sys.exit(1)", "pass")
     outcome = supervised.outcome()

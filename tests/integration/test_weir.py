@@ -81,7 +81,9 @@ def run(broker: Broker, run_id: str) -> str:
     records = [
         json_record("control", Claim(uuid=UUID, host="here", pid=7, config_digest="c0ffee"), run_id),
         json_record(
-            "control", State(uuid=UUID, incarnation=0, config_digest="c0ffee", F=1, last_version=2, sealed_through=0), run_id
+            "control",
+            State(uuid=UUID, incarnation=0, config_digest="c0ffee", frontier=1, last_version=2, sealed_through=0),
+            run_id,
         ),
         json_record(
             "status",
@@ -170,8 +172,8 @@ def test_status_as_json_is_for_programs_and_tells_the_last_beat_of_a_run_that_is
 def test_nobody_is_asked_to_stop_a_run_that_has_no_learner_or_has_ended(weir: Weir, broker: Broker, run: str) -> None:
     told = weir("stop", "--run", run, code=1).stderr
     assert f"no learner of run {run} runs" in told and "--resume" in told
-    stop = Stop(reason="interrupted", v=1, resumable=True)
-    publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c0ffee", F=1, stop=stop), run)])
+    stop = Stop(reason="interrupted", version=1, resumable=True)
+    publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c0ffee", frontier=1, stop=stop), run)])
     assert "has stopped after 1 of ? steps: interrupted" in weir("stop", "--run", run).stdout
     assert "has stopped" in weir("drain", PRODUCER, "--run", run, code=1).stderr
     assert "operator" not in weir("show", "status", "--run", run).stdout
@@ -260,7 +262,7 @@ def test_a_check_needs_no_broker(weir: Weir, tmp_path: Path, monkeypatch: pytest
 def test_the_watch_of_a_resumed_run_sees_nothing_of_its_earlier_end(broker: Broker, run_id: str) -> None:
     admin = make_admin(broker.kafka, broker.bootstrap, "test")
     create_topics(admin, specs_for_run(run_id, broker.kafka).values(), Deadline(30))
-    stop = Stop(reason="interrupted", v=1, resumable=True)
+    stop = Stop(reason="interrupted", version=1, resumable=True)
     earlier = State(uuid=UUID, incarnation=0, config_digest="c", stop=stop)
     publish(broker, [json_record("control", earlier, run_id)])
     watch = Watch(broker.kafka, broker.bootstrap, run_id, started=time.time(), resuming=True)
@@ -285,7 +287,7 @@ def test_the_watch_finds_topics_that_are_made_later_and_follows_them(broker: Bro
         publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
         eventually(lambda: watch.snapshot().claims, 20, "the claim to be seen")
         assert watch.caught_up.wait(20)
-        stop = Stop(reason="done", v=1, resumable=True, finished=True)
+        stop = Stop(reason="done", version=1, resumable=True, finished=True)
         publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c", stop=stop), run_id)])
         eventually(lambda: watch.snapshot().stop == stop, 20, "the stop to be seen")
     finally:

@@ -30,7 +30,7 @@ MANIFEST = Manifest(
     run="u", version=10, incarnation=3, topic_ids={TOPICS.control: "id", topic(9): "old", topic(10): "id", topic(11): "id"},
     next_offsets=Offsets(control=40, status=90), state_digest="s", weights_digest="w", config_digest="c", determinism=FACTS,
 )  # fmt: skip
-STATE = State(uuid="u", incarnation=3, config_digest="c", F=12, sealed_through=12, window={13: "id"})
+STATE = State(uuid="u", incarnation=3, config_digest="c", frontier=12, sealed_through=12, window={13: "id"})
 
 
 def seal(version: int) -> Seal:
@@ -111,10 +111,13 @@ def test_other_bytes_than_the_sealed_ones_are_a_loss_once_they_were_read() -> No
 
 
 def test_versions_that_were_announced_were_sealed_whatever_the_last_state_says() -> None:
-    behind = STATE.model_copy(update={"F": 13, "sealed_through": 9, "window": {}})
+    behind = STATE.model_copy(update={"frontier": 13, "sealed_through": 9, "window": {}})
     assert [loss.version for loss in losses(changed("seals", put={12: None}), behind)] == [12]
     assert (
-        losses(changed("topics", topic(12), topic(13)), STATE.model_copy(update={"F": None, "sealed_through": 9, "window": {}}))
+        losses(
+            changed("topics", topic(12), topic(13)),
+            STATE.model_copy(update={"frontier": None, "sealed_through": 9, "window": {}}),
+        )
         == []
     )
 

@@ -20,7 +20,7 @@ def full_state() -> State:
     return make_state(
         "p0",
         "p1",
-        F=12,
+        frontier=12,
         weights_digest="w12",
         sealed_through=11,
         last_version=40,
@@ -29,7 +29,7 @@ def full_state() -> State:
         dataset=make_dataset(),
         refused={"p9": ["model: other"]},
         round=Round(number=3, version=12, mode="keep", phase="transfer", members=["p0", "p1"], groups=[group]),
-        stop=Stop(reason="because", v=12, resumable=True),
+        stop=Stop(reason="because", version=12, resumable=True),
     )
 
 
@@ -91,4 +91,4 @@ def test_a_damaged_record_is_a_record_or_refused(data: st.DataObject) -> None:
 
 def test_a_record_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        make_state().F = 3  # type: ignore[misc]
+        make_state().frontier = 3  # type: ignore[misc]

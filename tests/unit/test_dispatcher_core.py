@@ -21,7 +21,7 @@ from tests.fakes.records import (
 
 def test_the_first_state_says_that_nothing_was_announced() -> None:
     state = Driver().state
-    assert (state.F, state.window, state.members, state.round, state.stop) == (None, {}, {}, None, None)
+    assert (state.frontier, state.window, state.members, state.round, state.stop) == (None, {}, {}, None, None)
 
 
 def test_the_first_round_waits_for_the_producers_that_were_ordered() -> None:
@@ -66,7 +66,7 @@ def test_the_first_round_announces_and_opens_the_window() -> None:
     driver.ask()
     commands = driver.refit()
     state = driver.state
-    assert (state.F, state.weights_digest, state.round) == (0, "w0", None)
+    assert (state.frontier, state.weights_digest, state.round) == (0, "w0", None)
     assert (state.members["p0"].held, state.members["p0"].digest) == (0, "w0")
     assert state.window == {0: "id-rollout-0", 1: "id-rollout-1"}
     assert keys(commands)[:2] == [("p0", "v00000000/s0000/d0/a0"), ("p0", "v00000000/s0001/d0/a0")]
@@ -96,10 +96,10 @@ def test_a_request_says_all_that_a_producer_must_know() -> None:
     driver = started(grpo={"max_trajectory_age_steps": 2})
     request = requests(driver.commands)[0]
     assert (request.uuid, request.kind, request.producer, request.incarnation) == (UUID, "rollout", "p0", 0)
-    assert (request.T, request.slot, request.draw, request.attempt, request.min_version) == (0, 0, 0, 0, 0)
+    assert (request.target, request.slot, request.draw, request.attempt, request.min_version) == (0, 0, 0, 0, 0)
     assert request.row == row_of(3, 64, 2, 0, 0, 0)
     assert request.sampling is not None and (request.sampling.n, request.sampling.max_new_tokens) == (2, 5)
-    later = [r for r in requests(driver.commands) if r.T == 1]
+    later = [r for r in requests(driver.commands) if r.target == 1]
     assert [r.min_version for r in later] == [0, 0]
 
 
@@ -109,7 +109,7 @@ def test_lowest_versions_first_and_no_more_than_a_producer_can_take() -> None:
     driver.join("p0", capacity=4)
     driver.ask()
     commands = driver.refit()
-    assert [(r.T, r.slot) for r in requests(commands)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert [(r.target, r.slot) for r in requests(commands)] == [(0, 0), (0, 1), (0, 2), (1, 0)]
 
 
 def test_a_short_step_may_exceed_the_capacity_by_one() -> None:
@@ -135,9 +135,9 @@ def test_work_goes_only_to_acknowledged_weights_that_are_young_enough() -> None:
         driver.ask()
         driver.train()
         commands = driver.refit(failing={"p1": "reset by peer"})
-        assert driver.state.F == 1
-        assert any(r.producer == "p1" and r.T >= 1 for r in requests(driver.commands)) is expected
-        assert all(r.T - max_age <= (1 if r.producer == "p0" else 0) for r in requests(commands))
+        assert driver.state.frontier == 1
+        assert any(r.producer == "p1" and r.target >= 1 for r in requests(driver.commands)) is expected
+        assert all(r.target - max_age <= (1 if r.producer == "p0" else 0) for r in requests(commands))
 
 
 def test_a_higher_version_opens_when_all_lower_ones_are_given_out() -> None:
@@ -225,7 +225,7 @@ def test_the_loser_of_a_slot_is_cancelled() -> None:
     driver = started("p0", "p1", producer_count=2)
     first = next(r for r in requests(driver.commands) if r.producer == "p0")
     driver.status(make_left("p0"))
-    again = next(r for r in requests(driver.commands) if r.producer == "p1" and r.slot == first.slot and r.T == first.T)
+    again = next(r for r in requests(driver.commands) if r.producer == "p1" and r.slot == first.slot and r.target == first.target)
     assert again.attempt == first.attempt + 1
     commands = driver.group(first.key, "p0")
     assert keys(commands, "cancel") == [("p1", str(again.key))]
@@ -285,7 +285,7 @@ def test_a_draw_that_takes_its_producers_with_it_is_given_up_after_max_lost() ->
         driver.join(name)
         driver.ask()
         driver.refit()
-    draws = [r.draw for r in requests(driver.commands) if r.T == 0]
+    draws = [r.draw for r in requests(driver.commands) if r.target == 0]
     assert draws == [0, 0, 1]
 
 
@@ -314,8 +314,8 @@ def test_half_of_the_draws_may_fail() -> None:
     driver = started(grpo={"num_prompts_per_step": 1, "max_num_steps": 100})
     for version in range(20):
         request = requests(driver.commands)[-1]
-        while request.T != version:
-            request = next(r for r in reversed(requests(driver.commands)) if r.T == version)
+        while request.target != version:
+            request = next(r for r in reversed(requests(driver.commands)) if r.target == version)
         driver.fail(request, FailureKind.PROMPT)
         driver.step()
     assert driver.core.stop is None
@@ -330,7 +330,7 @@ def test_a_long_rollout_is_left_alone_and_one_that_stands_still_is_given_to_anot
         driver.heartbeat("p0", grown=False)
         commands += driver.beats(1, ["p1"])
     assert ("p0", str(first.key)) in keys(commands, "cancel")
-    assert [r.producer for r in requests(commands) if r.T == first.T and r.slot == first.slot] == ["p1"]
+    assert [r.producer for r in requests(commands) if r.target == first.target and r.slot == first.slot] == ["p1"]
     assert driver.core.counters.failures["rollout"] >= 1
 
 
@@ -368,7 +368,7 @@ def test_synchronous_training_opens_a_version_only_with_its_own_weights() -> Non
     assert driver.state.window == {}
     driver.refit()
     assert list(driver.state.window) == [1]
-    assert {r.min_version for r in requests(driver.commands) if r.T == 1} == {1}
+    assert {r.min_version for r in requests(driver.commands) if r.target == 1} == {1}
 
 
 def test_topics_are_made_one_version_ahead_and_closed_when_they_were_trained() -> None:
@@ -386,4 +386,4 @@ def test_nothing_is_given_out_before_its_topic_is_there() -> None:
     driver.start()
     assert (driver.state.window, requests(driver.commands)) == ({}, [])
     driver.on(ev.TopicReady("rollout", 0, "id0"))
-    assert (driver.state.window, {r.T for r in requests(driver.commands)}) == ({0: "id0"}, {0})
+    assert (driver.state.window, {r.target for r in requests(driver.commands)}) == ({0: "id0"}, {0})

@@ -30,10 +30,10 @@ def test_the_run_ends_with_its_last_step_and_no_version_is_opened_past_it() -> N
     commands = driver.train()
     assert driver.core.round is None
     assert of(ev.AnswerFinish, commands)
-    assert {r.T for r in requests(driver.commands)} == {0, 1}
+    assert {r.target for r in requests(driver.commands)} == {0, 1}
     commands = driver.on(ev.Finished())
     stop = of(Published, commands)[-1].state.stop
-    assert stop is not None and (stop.finished, stop.resumable, stop.v) == (True, False, 2)
+    assert stop is not None and (stop.finished, stop.resumable, stop.version) == (True, False, 2)
 
 
 def test_finish_is_told_once() -> None:
@@ -128,7 +128,7 @@ def test_validation_takes_exactly_its_versions_weights_and_goes_first() -> None:
     driver = validating()
     sent = [c.request for c in driver.all(ev.SendRequest)]
     validation = [r for r in sent if r.kind == "validation"]
-    assert [(r.T, r.slot, r.row, r.min_version) for r in validation] == [(0, 0, 0, 0), (0, 1, 1, 0)]
+    assert [(r.target, r.slot, r.row, r.min_version) for r in validation] == [(0, 0, 0, 0), (0, 1, 1, 0)]
     assert validation[0].sampling is not None
     assert (validation[0].sampling.n, validation[0].sampling.temperature) == (1, 0.0)
     assert driver.state.validations == {0: "id-validation-0"}
@@ -213,7 +213,7 @@ def test_without_rows_to_validate_with_nothing_waits() -> None:
 
 def resumed(version: int, F: int, *members: str, digest: str | None = None, **sections: Any) -> Driver:
     """A learner that goes on at `version` where F was announced; the members of before have not answered yet."""
-    state = make_state(*members, F=F, weights_digest=f"w{F}", sealed_through=F - 1, dataset=make_dataset())
+    state = make_state(*members, frontier=F, weights_digest=f"w{F}", sealed_through=F - 1, dataset=make_dataset())
     driver = Driver(incarnation=50, version=version, inherited=state, **sections)
     if digest is not None:
         driver.digest = digest
@@ -252,12 +252,12 @@ def test_sealed_versions_are_trained_again_without_refit_while_producers_work_on
     driver.on(ev.SealRead(foreign_seal(4), 8), ev.SealRead(foreign_seal(3), 7))
     settle(driver, ["p0"])
     assert list(driver.state.window) == [5, 6]
-    assert {r.T for r in requests(driver.commands)} == {5, 6}
+    assert {r.target for r in requests(driver.commands)} == {5, 6}
     driver.ask()
     for version in (3, 4):
         assert driver.last(ev.AnswerBatch) == ev.AnswerBatch(version, foreign_seal(version), 4 + version, catch_up=True)
         assert driver.core.round is None
-        assert driver.state.F == 5
+        assert driver.state.frontier == 5
         driver.train()
     assert driver.all(ev.AnswerRefit) == [] and driver.core.round is None
     driver.fill(5)
@@ -291,7 +291,7 @@ def test_at_f_the_weights_are_compared_and_everybody_is_refit_if_they_differ(dig
     assert (driver.core.round is not None) is refit
     if refit:
         driver.refit()
-        assert (driver.state.F, driver.state.members["p0"].digest) == (5, digest)
+        assert (driver.state.frontier, driver.state.members["p0"].digest) == (5, digest)
 
 
 def test_a_learner_that_starts_at_f_with_other_weights_refits_everybody() -> None:
@@ -307,7 +307,7 @@ def test_f_never_falls() -> None:
     driver = resumed(3, 5)
     driver.ready()
     driver.beats(3)
-    assert driver.state.F == 5
+    assert driver.state.frontier == 5
 
 
 def test_work_in_hand_is_adopted_and_nothing_of_it_is_issued_again() -> None:
@@ -321,7 +321,7 @@ def test_work_in_hand_is_adopted_and_nothing_of_it_is_issued_again() -> None:
     back(driver, "p1", 5, in_hand(key(5, 1)), partition=1)
     assert requests(driver.commands) == []
     settle(driver, ["p0", "p1"])
-    assert [(r.T, r.slot) for r in requests(driver.commands)] == [(6, 0)]
+    assert [(r.target, r.slot) for r in requests(driver.commands)] == [(6, 0)]
     assert driver.core.table.open_versions["rollout", 6].slots[1].next_key.attempt == 3
 
 
@@ -336,7 +336,7 @@ def test_nothing_is_issued_before_all_is_read_that_was_published() -> None:
     assert of(ev.ReadPast, commands)
     driver.group(key(5, 0))
     driver.on(ev.CaughtUp(1))
-    assert [(r.T, r.slot) for r in requests(driver.commands) if r.T == 5] == [(5, 1)]
+    assert [(r.target, r.slot) for r in requests(driver.commands) if r.target == 5] == [(5, 1)]
 
 
 def test_members_that_never_answer_are_waited_for_as_long_as_a_lease() -> None:
@@ -380,8 +380,8 @@ def test_weights_that_were_loaded_but_never_announced_do_no_harm() -> None:
     back(driver, "p0", 6)
     settle(driver, ["p0"])
     driver.ask()
-    assert {r.T for r in requests(driver.commands)} == {6}
+    assert {r.target for r in requests(driver.commands)} == {6}
     driver.train()
     assert driver.core.round is not None
     driver.refit()
-    assert driver.state.F == 6
+    assert driver.state.frontier == 6

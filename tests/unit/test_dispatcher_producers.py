@@ -60,9 +60,9 @@ def test_who_leaves_hands_back_at_once_and_it_is_not_counted_as_lost() -> None:
     driver = started("p0", "p1", producer_count=2)
     mine = [r for r in requests(driver.commands) if r.producer == "p1"]
     commands = driver.status(make_left("p1", [in_hand(r.key) for r in mine]))
-    assert keys(commands) == [("p0", str(key(r.T, r.slot, 0, 1))) for r in mine]
+    assert keys(commands) == [("p0", str(key(r.target, r.slot, 0, 1))) for r in mine]
     table = driver.core.table
-    assert [table.open_versions["rollout", r.T].slots[r.slot].lost for r in mine] == [0] * len(mine)
+    assert [table.open_versions["rollout", r.target].slots[r.slot].lost for r in mine] == [0] * len(mine)
 
 
 def test_a_producer_that_was_taken_for_lost_comes_back_with_what_it_has_in_hand() -> None:
@@ -86,7 +86,7 @@ def test_a_second_report_frees_what_the_producer_does_not_have() -> None:
         make_report("p0", incarnation=0, held=0, digest="w0", requests_partition=0, in_hand=[in_hand(mine[0].key)])
     )
     assert keys(commands, "cancel") == [("p0", str(r.key)) for r in mine[1:]]
-    assert keys(commands) == [("p0", str(key(r.T, r.slot, 0, 1))) for r in mine[1:]]
+    assert keys(commands) == [("p0", str(key(r.target, r.slot, 0, 1))) for r in mine[1:]]
 
 
 def test_a_report_that_is_read_twice_changes_nothing() -> None:
@@ -158,7 +158,7 @@ def test_every_version_is_given_to_everybody_before_the_next_is_opened() -> None
     assert driver.core.round is not None
     assert (driver.core.round.version, set(driver.core.round.members)) == (1, {"p0", "p1"})
     driver.refit()
-    assert (driver.state.F, list(driver.state.window)) == (1, [1, 2])
+    assert (driver.state.frontier, list(driver.state.window)) == (1, [1, 2])
 
 
 def test_rank_0_is_not_given_a_batch_while_a_round_waits_for_its_members() -> None:
@@ -182,7 +182,7 @@ def test_rank_0_trains_on_while_members_load() -> None:
     commands = driver.ask()
     assert [c.version for c in of(ev.AnswerBatch, commands)] == [1]
     driver.ack("p0", "loaded")
-    assert driver.state.F == 1
+    assert driver.state.frontier == 1
 
 
 def test_a_newcomer_is_given_weights_while_rank_0_waits_and_the_others_work_on() -> None:
@@ -196,7 +196,7 @@ def test_a_newcomer_is_given_weights_while_rank_0_waits_and_the_others_work_on()
     assert driver.core.round is not None
     assert set(driver.core.round.members) == {"p1", "p2"}
     driver.refit()
-    assert (driver.state.F, driver.state.members["p2"].held) == (0, 0)
+    assert (driver.state.frontier, driver.state.members["p2"].held) == (0, 0)
 
 
 def test_a_newcomer_that_is_the_only_hope_waits_for_nothing() -> None:
@@ -227,7 +227,7 @@ def test_who_failed_to_load_has_another_round_and_the_others_go_on() -> None:
     driver.ask()
     driver.train()
     driver.refit(failing={"p1": "reset by peer"})
-    assert (driver.state.F, driver.state.members["p0"].held, driver.state.members["p1"].held) == (1, 1, 0)
+    assert (driver.state.frontier, driver.state.members["p0"].held, driver.state.members["p1"].held) == (1, 1, 0)
     driver.ask()
     driver.beats(2, ["p0", "p1"])
     assert driver.core.round is not None and set(driver.core.round.members) == {"p1"}
@@ -287,7 +287,7 @@ def test_a_version_is_announced_even_when_nobody_is_there_to_hear_it() -> None:
     driver.train()
     assert driver.last(ev.AnswerRefit) == ev.AnswerRefit(2, 1, [], [])
     driver.on(ev.Offered([]), ev.Sent("w1", {}))
-    assert driver.state.F == 1
+    assert driver.state.frontier == 1
 
 
 def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
@@ -299,7 +299,7 @@ def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
     driver.on(ev.Offered([("host", 1, "x", None)]), ev.Sent("w1", {}))
     assert driver.state.members["p0"].held == 0
     driver.ack("p0", "loaded", digest="corrupt")
-    assert (driver.state.F, driver.state.members["p0"].held) == (1, 0)
+    assert (driver.state.frontier, driver.state.members["p0"].held) == (1, 0)
 
 
 # --- slow ones, bad ones, and those that are asked to go ------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def test_a_slot_of_a_producer_far_slower_than_the_fleet_is_tried_elsewhere_too_a
     assert requests(commands) == [], "rates are not known yet"
     driver.publish(mine["p1"], mine["p2"])
     (hedge,) = requests(with_rates(driver, 3, "p0", ("p1", "p2")), "rollout")
-    assert (hedge.T, hedge.slot, hedge.draw, hedge.row) == (0, mine["p0"].slot, 0, mine["p0"].row)
+    assert (hedge.target, hedge.slot, hedge.draw, hedge.row) == (0, mine["p0"].slot, 0, mine["p0"].row)
     assert hedge.producer != "p0" and hedge.attempt == mine["p0"].attempt + 1
     assert driver.core.counters.hedged == 1 and driver.core.counters.reissued == 0
     assert requests(with_rates(driver, 3, "p0", ("p1", "p2"))) == [], "once"
@@ -364,7 +364,7 @@ def test_hedges_can_be_switched_off() -> None:
 def test_three_refused_records_in_a_row_expel_their_producer_and_what_it_had_goes_to_others() -> None:
     driver = started("p0", "p1", producer_count=2, grpo={"num_prompts_per_step": 8}, dispatch={"max_attempts": 9})
     mine = [r for r in requests(driver.commands) if r.producer == "p0"]
-    refusals = [ev.GroupRefused("rollout", r.T, str(r.key), "p0", "tokens") for r in mine[:4]]
+    refusals = [ev.GroupRefused("rollout", r.target, str(r.key), "p0", "tokens") for r in mine[:4]]
     driver.on(refusals[0], refusals[1])
     driver.publish(mine[2])  # a good one in between: they are not in a row
     driver.on(refusals[0], refusals[1])

@@ -77,7 +77,7 @@ class Producer:
         self.on(ev.Paused(number))
         self.state(round=transfer(round_))
         self.received(version)
-        self.state(F=version)
+        self.state(frontier=version)
 
 
 def serving(version: int = 0, capacity: int = 2) -> Producer:
@@ -125,14 +125,14 @@ def test_a_newcomer_that_finds_a_claim_waits_for_its_state() -> None:
 
 def test_a_newcomer_is_not_bound_by_a_stop_that_it_finds() -> None:
     producer = Producer()
-    commands = producer.state(member=False, stop=Stop(reason="interrupted", v=3, resumable=True))
+    commands = producer.state(member=False, stop=Stop(reason="interrupted", version=3, resumable=True))
     assert of(ev.Exit, commands) == [] and of(ev.SendReport, commands) == []
     producer.claim()
     assert producer.state(member=False) == [ev.SendReport(None)]
 
 
 def test_a_newcomer_to_a_finished_run_waits_for_more_steps_and_then_leaves() -> None:
-    finished = Stop(reason="all steps trained", v=9, resumable=False, finished=True)
+    finished = Stop(reason="all steps trained", version=9, resumable=False, finished=True)
     for goes_on in (True, False):
         producer = Producer()
         assert of(ev.Exit, producer.state(member=False, stop=finished)) == []
@@ -152,7 +152,7 @@ def test_a_newcomer_that_finds_no_learner_in_time_fails() -> None:
 
 
 def test_a_run_that_nobody_can_go_on_with_is_left_at_once() -> None:
-    commands = Producer().state(member=False, stop=Stop(reason="too few rows", v=0, resumable=False))
+    commands = Producer().state(member=False, stop=Stop(reason="too few rows", version=0, resumable=False))
     assert of(ev.Exit, commands) == [ev.Exit(1, "the run has ended: too few rows")]
 
 
@@ -161,7 +161,7 @@ def test_a_stop_ends_who_has_joined(how: str, code: int) -> None:
     producer = serving()
     finished = how == "finished"
     commands = producer.state(
-        stop=Stop(reason="because", v=3, resumable=not finished, finished=finished, ordered=how == "ordered")
+        stop=Stop(reason="because", version=3, resumable=not finished, finished=finished, ordered=how == "ordered")
     )
     assert of(ev.Exit, commands) == [ev.Exit(code, "the run has ended: because")]
     assert producer.stands() is ProducerState.LEAVING
@@ -188,9 +188,9 @@ def test_records_of_another_run_or_an_earlier_learner_do_not_exist() -> None:
     producer = serving()
     producer.claim()
     producer.incarnation -= 1
-    assert producer.state(stop=Stop(reason="because", v=3, resumable=True)) == []
+    assert producer.state(stop=Stop(reason="because", version=3, resumable=True)) == []
     producer.incarnation += 1
-    assert producer.state(uuid="f" * 32, stop=Stop(reason="because", v=3, resumable=True)) == []
+    assert producer.state(uuid="f" * 32, stop=Stop(reason="because", version=3, resumable=True)) == []
     assert not producer.core.exited
 
 
@@ -344,7 +344,7 @@ def test_a_round_from_pause_to_the_new_version() -> None:
     assert isinstance(ack, Ack)
     assert (ack.phase, ack.digest, ack.probe_gap, ack.seconds) == ("loaded", "w1", 0.25, 1.5)
     assert (producer.core.held, producer.core.view.digest) == (1, "w1")
-    assert producer.state(F=1) == [ev.Resume()]
+    assert producer.state(frontier=1) == [ev.Resume()]
     assert producer.stands() is ProducerState.SERVING
 
 
@@ -357,7 +357,7 @@ def test_a_failed_transfer_is_told_and_the_old_weights_are_served_on() -> None:
     (ack,) = said(producer.received(1, error="reset by peer"))
     assert isinstance(ack, Ack) and (ack.ok, ack.error, ack.digest) == (False, "reset by peer", None)
     assert producer.core.held == 0
-    assert producer.state(F=1) == [ev.Resume()]
+    assert producer.state(frontier=1) == [ev.Resume()]
 
 
 def test_who_is_no_member_goes_on_as_before() -> None:
@@ -407,7 +407,7 @@ def test_draining_ends_what_runs_and_starts_nothing_before_the_round_is_over() -
     producer.on(ev.Paused(2))
     producer.state(round=transfer(round_))
     assert started(producer.received(1)) == []
-    assert started(producer.state(F=1)) == [str(key(1, 1)), str(key(1, 2))]
+    assert started(producer.state(frontier=1)) == [str(key(1, 1)), str(key(1, 2))]
 
 
 def test_draining_with_nothing_to_drain_pauses_at_once() -> None:
@@ -419,7 +419,7 @@ def test_draining_is_ended_by_the_end_of_its_round() -> None:
     producer.request(key(1))
     producer.state(round=make_round(2, 1, mode="drain"))
     producer.request(key(1, 1))
-    assert started(producer.state(F=1)) == [str(key(1, 1))]
+    assert started(producer.state(frontier=1)) == [str(key(1, 1))]
 
 
 # --- a claim ends whatever round is on ------------------------------------------------------------------------------------------

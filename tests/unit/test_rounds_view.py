@@ -15,7 +15,7 @@ def announced(version: int, *holders: str, others: tuple[str, ...] = (), incarna
     """The state that ends a round of `version`: `holders` hold it."""
     members = {name: Member(requests_partition=0, held=version, digest=DIGEST) for name in holders}
     members |= {name: Member(requests_partition=0, held=version - 1, digest="older") for name in others}
-    return make_state(incarnation=incarnation, F=version, weights_digest=DIGEST, members=members)
+    return make_state(incarnation=incarnation, frontier=version, weights_digest=DIGEST, members=members)
 
 
 def whole_round(rounds: Rounds, number: int, at: float) -> None:

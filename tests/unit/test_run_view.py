@@ -48,7 +48,7 @@ def state(**values: object) -> State:
 
 
 def heartbeat(tokens: int, state: ProducerState = ProducerState.SERVING, in_hand: int = 2) -> Heartbeat:
-    hand = [InHand(kind="rollout", T=1, slot=slot, draw=0, attempt=0) for slot in range(in_hand)]
+    hand = [InHand(kind="rollout", target=1, slot=slot, draw=0, attempt=0) for slot in range(in_hand)]
     return Heartbeat(uuid=UUID, producer=PRODUCER, state=state, held=3, in_hand=hand, engine_tokens=tokens, capacity=8)
 
 
@@ -97,10 +97,10 @@ def test_the_learners_phase_follows_from_control() -> None:
         state(members={PRODUCER: Member(requests_partition=0)}),
         state(round=Round(number=1, version=0, mode="keep", phase="pause", members=[PRODUCER])),
         state(round=Round(number=1, version=0, mode="keep", phase="transfer", members=[PRODUCER])),
-        state(F=0),
-        state(F=0, sealed_through=0),
-        state(F=1, sealed_through=0),
-        state(F=1, stop=Stop(reason="done", v=1, resumable=True, finished=True)),
+        state(frontier=0),
+        state(frontier=0, sealed_through=0),
+        state(frontier=1, sealed_through=0),
+        state(frontier=1, stop=Stop(reason="done", version=1, resumable=True, finished=True)),
     ):
         run.put("control", record)
         phases.append(run.at(0).learner)
@@ -119,7 +119,7 @@ def test_the_learners_phase_follows_from_control() -> None:
 
 def test_a_claim_takes_back_an_earlier_stop() -> None:
     run = Run()
-    run.put("control", state(stop=Stop(reason="interrupted", v=1, resumable=True)))
+    run.put("control", state(stop=Stop(reason="interrupted", version=1, resumable=True)))
     run.put("control", claim())
     assert run.view.stop is None
 
@@ -127,13 +127,15 @@ def test_a_claim_takes_back_an_earlier_stop() -> None:
 def test_what_a_learner_tells_that_has_lost_the_run_is_left_out_from_the_claim_on() -> None:
     run = Run()
     run.put("control", claim(), offset=0)
-    run.put("control", state(F=3), offset=1)
+    run.put("control", state(frontier=3), offset=1)
     run.put("control", claim(), offset=40)
     assert (run.at(0).claims, run.at(0).learner) == (2, "claimed the run")
-    run.put("control", state(F=4, stop=Stop(reason="no producer", v=4, resumable=True)), offset=41)  # of the first one
+    run.put(
+        "control", state(frontier=4, stop=Stop(reason="no producer", version=4, resumable=True)), offset=41
+    )  # of the first one
     run.put("status", beat(9))
     assert (run.at(0).frontier, run.view.stop, run.at(0).beat) == (3, None, None)
-    run.put("control", state(incarnation=40, F=3), offset=42)
+    run.put("control", state(incarnation=40, frontier=3), offset=42)
     assert (run.at(0).incarnation, run.at(0).learner) == (40, "waiting for the groups of target version 3")
 
 
@@ -141,7 +143,7 @@ def test_a_claim_that_is_of_another_run_does_not_count() -> None:
     run = Run()
     run.put("control", claim(), offset=0)
     run.put("control", claim().model_copy(update={"uuid": "f" * 32}), offset=1)  # both made the topics, the first claim won
-    run.put("control", state(F=0), offset=2)
+    run.put("control", state(frontier=0), offset=2)
     assert (run.at(0).claims, run.at(0).frontier) == (1, 0)
 
 
@@ -170,7 +172,7 @@ def test_a_run_that_is_looked_at_later_took_from_its_claim_to_its_stop() -> None
     assert run.at(0).elapsed_s == 0
     run.put("control", claim(), START + 10)
     assert run.at(25).elapsed_s == 15
-    run.put("control", state(stop=Stop(reason="done", v=1, resumable=True)), START + 70)
+    run.put("control", state(stop=Stop(reason="done", version=1, resumable=True)), START + 70)
     assert run.at(500).elapsed_s == 60
 
 
@@ -179,7 +181,7 @@ def test_members_that_give_no_sign_are_shown_as_silent_until_the_end() -> None:
     run.put("control", state(members={PRODUCER: Member(requests_partition=0, held=3)}))
     (row,) = run.at(0).producers
     assert (row.name, row.state, row.version) == (PRODUCER, "silent", 3)
-    end = Stop(reason="done", v=1, resumable=True)
+    end = Stop(reason="done", version=1, resumable=True)
     run.put("control", state(members={PRODUCER: Member(requests_partition=0, held=3)}, stop=end))
     assert list(run.at(0).producers) == []
 
@@ -187,7 +189,7 @@ def test_members_that_give_no_sign_are_shown_as_silent_until_the_end() -> None:
 def test_who_left_is_gone_and_failures_are_counted() -> None:
     run = Run()
     run.put("status", report())
-    failed = InHand(kind="rollout", T=1, slot=0, draw=0, attempt=0)
+    failed = InHand(kind="rollout", target=1, slot=0, draw=0, attempt=0)
     run.put("status", Failed(uuid=UUID, producer=PRODUCER, request=failed, failure=FailureKind.ROLLOUT, reason="x"))
     run.put("status", Beat(uuid=UUID, incarnation=0, number=1))
     run.put("status", Left(uuid=UUID, producer=PRODUCER, reason="SIGTERM"))
@@ -197,7 +199,7 @@ def test_who_left_is_gone_and_failures_are_counted() -> None:
 
 def test_steps_give_reward_idle_share_and_the_time_to_go() -> None:
     run = Run()
-    run.put("control", state(F=0))
+    run.put("control", state(frontier=0))
     for number in range(3):
         run.put("metrics", step(number, reward=0.1 * (number + 1)), START + 10 + 2 * number)
     snapshot = run.at(20)
@@ -207,13 +209,13 @@ def test_steps_give_reward_idle_share_and_the_time_to_go() -> None:
     assert snapshot.idle_share == 0.25
     assert snapshot.step_s == 2
     assert snapshot.eta_s == 2 * 37
-    run.put("control", state(F=3, stop=Stop(reason="x", v=3, resumable=True)))
+    run.put("control", state(frontier=3, stop=Stop(reason="x", version=3, resumable=True)))
     assert run.at(20).eta_s is None
 
 
 def test_the_time_to_go_is_of_this_part_of_a_resumed_run() -> None:
     run = Run()
-    run.put("control", state(F=0))
+    run.put("control", state(frontier=0))
     for number, at in ((0, START - 5000), (1, START + 1), (2, START + 2)):
         run.put("metrics", step(number), at)
     assert run.at(3).eta_s == 37
@@ -243,24 +245,24 @@ def figures() -> dict[str, Any]:
 
 def test_open_versions_show_their_slots_and_who_has_them() -> None:
     run = Run()
-    run.put("control", state(F=3, window={3: "id3", 4: "id4"}))
+    run.put("control", state(frontier=3, window={3: "id3", 4: "id4"}))
     run.put("status", heartbeat(0))
     assert [(row.version, row.filled, row.holders) for row in run.at(0).window] == [(3, None, {}), (4, None, {})]
-    hand = [InHand(kind="rollout", T=version, slot=slot, draw=0, attempt=0) for version, slot in ((3, 0), (3, 1), (4, 0))]
-    hand.append(InHand(kind="validation", T=3, slot=2, draw=0, attempt=0))
+    hand = [InHand(kind="rollout", target=version, slot=slot, draw=0, attempt=0) for version, slot in ((3, 0), (3, 1), (4, 0))]
+    hand.append(InHand(kind="validation", target=3, slot=2, draw=0, attempt=0))
     run.put("status", heartbeat(0).model_copy(update={"in_hand": hand}))
     run.put("status", beat(**figures()))
     rows = [(row.version, row.unassigned, row.assigned, row.filled, row.holders) for row in run.at(0).window]
     assert rows == [(3, 1, 4, 11, {PRODUCER: 2}), (4, 14, 2, 0, {PRODUCER: 1})]
     (producer,) = run.at(0).producers
     assert (producer.rollouts, producer.validations, producer.in_hand) == ({3: 2, 4: 1}, 1, 4)
-    run.put("control", state(F=3, window={3: "id3"}, stop=Stop(reason="x", v=3, resumable=True)))
+    run.put("control", state(frontier=3, window={3: "id3"}, stop=Stop(reason="x", version=3, resumable=True)))
     assert list(run.at(0).window) == []
 
 
 def test_the_last_beat_tells_where_the_dispatcher_stands() -> None:
     run = Run()
-    run.put("control", state(F=3, sealed_through=2))
+    run.put("control", state(frontier=3, sealed_through=2))
     run.put("status", beat(9, **figures()), START + 4)
     run.put("status", beat(10, **{**figures(), "waits_for": ""}), START + 5)
     s = run.at(7)
@@ -271,15 +273,15 @@ def test_the_last_beat_tells_where_the_dispatcher_stands() -> None:
 
 def test_beats_of_an_earlier_learner_tell_nothing_of_this_one() -> None:
     run = Run()
-    run.put("control", state(F=3))
+    run.put("control", state(frontier=3))
     run.put("status", beat(9, **figures()))
-    run.put("control", state(F=3, incarnation=40))
+    run.put("control", state(frontier=3, incarnation=40))
     assert (run.at(0).beat, run.at(0).counts) == (None, {})
     run.put("status", beat(1, incarnation=40))
     run.put("status", beat(10, **figures()))  # the earlier one still lives
     told = run.at(0)
     assert told.beat is not None and (told.beat.incarnation, told.waits_for) == (40, "")
-    run.put("control", state(F=2, incarnation=0))
+    run.put("control", state(frontier=2, incarnation=0))
     assert run.at(0).frontier == 3
 
 
@@ -321,7 +323,7 @@ def plain() -> tuple[PlainLines, io.StringIO]:
 def test_plain_lines_tell_each_step_once_with_its_numbers() -> None:
     lines, _ = plain()
     run = Run()
-    run.put("control", state(F=0))
+    run.put("control", state(frontier=0))
     lines.lines(run.at(0))
     run.put("metrics", step(0, reward=0.125), START + 1)
     (told,) = lines.lines(run.at(1))
@@ -378,7 +380,7 @@ def test_the_live_table_shows_all_processes_and_numbers() -> None:
     run.view.broker("running at 127.0.0.1:29092")
     run.view.process("producer-0", "starting")
     run.view.process("producer-1", "starting: loading")
-    run.put("control", state(F=3, sealed_through=3, refused={"producer-9": ["model.dtype differs"]}))
+    run.put("control", state(frontier=3, sealed_through=3, refused={"producer-9": ["model.dtype differs"]}))
     run.put("status", heartbeat(0))
     run.put("metrics", step(2, reward=0.75))
     text = shown(run.at(65))
@@ -391,7 +393,7 @@ def test_the_live_table_shows_all_processes_and_numbers() -> None:
 
 def test_the_live_table_has_a_line_for_the_open_versions() -> None:
     run = Run()
-    run.put("control", state(F=3, window={3: "id3", 4: "id4"}))
+    run.put("control", state(frontier=3, window={3: "id3", 4: "id4"}))
     before = shown(run.at(0)).count("\n")
     run.put("status", beat(**figures()))
     assert shown(run.at(0)).count("\n") == before + 1
@@ -408,10 +410,10 @@ def detailed(snapshot: Snapshot) -> list[str]:
 def test_the_long_form_has_a_line_for_everything() -> None:
     run = Run()
     transfer = Round(number=7, version=3, mode="keep", phase="transfer", members=[PRODUCER, "producer-1"])
-    run.put("control", state(F=2, round=transfer), START)
+    run.put("control", state(frontier=2, round=transfer), START)
     members = {PRODUCER: Member(requests_partition=0, held=3, digest="w")}
     open_ = {"window": {3: "id3", 4: "id4"}, "validations": {3: "id"}}
-    run.put("control", state(F=3, sealed_through=2, weights_digest="w", members=members, **open_), START + 2)
+    run.put("control", state(frontier=3, sealed_through=2, weights_digest="w", members=members, **open_), START + 2)
     run.put("status", heartbeat(0), START + 2)
     answer = Ack(uuid=UUID, producer="producer-1", incarnation=0, round=7, phase="loaded", version=3, ok=False, error="no route")
     run.put("status", answer, START + 1)
@@ -435,13 +437,13 @@ def test_the_long_form_has_a_line_for_everything() -> None:
 def test_the_long_form_of_a_run_of_which_little_is_known_is_short() -> None:
     run = Run()
     assert not [line for line in detailed(run.at(0)) if "frontier" in line or "open version" in line or "counted" in line]
-    run.put("control", state(stop=Stop(reason="stopped by a@b", v=3, resumable=True)))
+    run.put("control", state(stop=Stop(reason="stopped by a@b", version=3, resumable=True)))
     assert "stopped at 3: stopped by a@b (can be resumed)" in detailed(run.at(0))
 
 
 def test_a_terminal_is_drawn_on_in_the_form_that_is_asked_for() -> None:
     run = Run()
-    run.put("control", state(F=3, sealed_through=2))
+    run.put("control", state(frontier=3, sealed_through=2))
     for draw, there in ((render_details, True), (None, False)):
         out = io.StringIO()
         display = make_display(Console(file=out, width=160, force_terminal=True, _environ={"TERM": "xterm"}), draw)
@@ -453,14 +455,14 @@ def test_a_terminal_is_drawn_on_in_the_form_that_is_asked_for() -> None:
 
 def test_a_snapshot_is_one_json_object() -> None:
     run = Run()
-    run.put("control", state(F=3, window={3: "id3"}, stop=None, members={PRODUCER: Member(requests_partition=0)}))
+    run.put("control", state(frontier=3, window={3: "id3"}, stop=None, members={PRODUCER: Member(requests_partition=0)}))
     run.put("status", heartbeat(0))
     run.put("status", beat(**figures()))
     run.put("metrics", step(0, reward=float("nan")))
     read = json.loads(as_json(run.at(1)), parse_constant=lambda word: pytest.fail(word))
     assert (read["members"], read["frontier"], read["reward"], read["stop"]) == ([PRODUCER], 3, None, None)
     assert read["window"] == [{"version": 3, "unassigned": 1, "assigned": 4, "filled": 11, "holders": {}}]
-    run.put("control", state(stop=Stop(reason="done", v=1, resumable=True)))
+    run.put("control", state(stop=Stop(reason="done", version=1, resumable=True)))
     assert json.loads(as_json(run.at(1)))["stop"]["reason"] == "done"
 
 

@@ -100,7 +100,7 @@ class Stand:
         self.root = folder / "checkpoints"
         self.worker, self.dispatcher, self.ranks = Worker(self.root, background=background), Dispatcher(), Rank0()
         checkpointing = SimpleNamespace(async_save=background, keep=keep)
-        run = SimpleNamespace(folder=folder, checkpointing=checkpointing, config_digest="c", learner=None)
+        run = SimpleNamespace(folder=folder, checkpointing=checkpointing, digest="c", learner=None)
         make = cast(Callable[..., Saves], Saves)
         self.saves = make(run, self.worker, self.ranks, self.dispatcher, 0)
 

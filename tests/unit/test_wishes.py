@@ -42,7 +42,7 @@ def members(*names: str, draining: str | None = None, stop: Stop | None = None, 
 
 
 def ended(reason: str = "interrupted", *, finished: bool = False) -> State:
-    return members(stop=Stop(reason=reason, v=7, resumable=not finished, finished=finished))
+    return members(stop=Stop(reason=reason, version=7, resumable=not finished, finished=finished))
 
 
 def test_a_stop_is_written_once_beats_go_on_and_is_done_when_control_shows_it() -> None:

@@ -16,7 +16,7 @@ def facts_of(d: Dispatcher) -> tuple[object, ...]:
     """What the state is made of, cheap to compare: a state is built only when one of these changed."""
     version = d.validation.version
     return (
-        d.F,
+        d.frontier,
         d.weights_digest,
         d.sealed_through,
         d.last,
@@ -38,7 +38,7 @@ def state_of(d: Dispatcher) -> State:
         uuid=d.plan.uuid,
         incarnation=d.plan.incarnation,
         config_digest=d.plan.config_digest,
-        F=d.F,
+        frontier=d.frontier,
         weights_digest=d.weights_digest,
         sealed_through=d.sealed_through,
         last_version=d.last,

@@ -7,8 +7,8 @@
 | rank 0 | its questions | answers | a sealed batch, a round | the two above | `rank_timeout_s` at the ranks |
 
 Invariants: **a short target >= v can always be filled** (nothing but a seal closes a version, and every free slot goes to any
-producer whose acknowledged weights are young enough); no request for T goes to a producer that acknowledged less than T - A;
-versions are sealed in order; F never falls.
+producer whose acknowledged weights are young enough); no request for a target goes to a producer that acknowledged less than
+target - A; versions are sealed in order; the frontier never falls.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Dispatcher(Issuing):
                     self.round.sent(digest, failed_groups)
             case ev.Trained():
                 self._on_trained(event.version, event.waited)
-                self._compare(self.v, event.weights_digest)
+                self._compare(self.version, event.weights_digest)
             case ev.StopAsked(reason, ordered):
                 self._stop(reason, resumable=True, ordered=ordered)
             case ev.Finished():
-                self.stop = Stop(reason="all steps trained", v=self.v, resumable=False, finished=True)
+                self.stop = Stop(reason="all steps trained", version=self.version, resumable=False, finished=True)
             case _:
                 assert_never(event)
         self._advance()
@@ -106,8 +106,8 @@ class Dispatcher(Issuing):
 
     def _compare(self, version: int, digest: str | None) -> None:
         """Rank 0 has made or loaded `version` again: at F, are its weights those that the producers were given?"""
-        if version == self.F and digest is not None and self.weights_digest not in (None, digest):
-            self._note(f"weights of version {self.F} differ from those announced; everybody is refit", "warning")
+        if version == self.frontier and digest is not None and self.weights_digest not in (None, digest):
+            self._note(f"weights of version {self.frontier} differ from those announced; everybody is refit", "warning")
             self.weights_digest = digest
 
     def _on_status(self, record: Report | Heartbeat | Ack | Failed | Left | Operator) -> None:
@@ -231,7 +231,7 @@ class Dispatcher(Issuing):
                 producer.failed_rounds += 1
                 if producer.failed_rounds >= self.plan.refit.max_tries:
                     self._expel(name, f"refit failed {producer.failed_rounds} times, the last: {why}")
-        self.F = version if self.F is None else max(self.F, version)
+        self.frontier = version if self.frontier is None else max(self.frontier, version)
         self.weights_digest = digest
         gap = f" probe_gap={max(gaps.values()):.1e}" if gaps else ""
         self._note(f"version {version} announced: loaded={len(outcome.loaded)} failed={len(outcome.failed)}{gap}")
@@ -265,16 +265,18 @@ class Dispatcher(Issuing):
             self._reply(ev.AnswerStop(self.stop.reason, self.stop.finished, self.stop.ordered))
             return
         if self.round is None and self._refit_due():
-            self._start_round(self.v)
+            self._start_round(self.version)
             return
         busy = self.round is not None and self.round.phase in (Phase.PAUSE, Phase.OFFER)
-        if self.v == self.last:
+        if self.version == self.last:
             if self.round is None and self.validation.version is None and not self.finishing:
                 self.finishing = True
                 self._reply(ev.AnswerFinish())
-        elif self.v in self.seals and not busy:
-            seal, offset = self.seals[self.v]
-            self._reply(ev.AnswerBatch(self.v, seal, offset, catch_up=self.F is not None and self.v < self.F))
+        elif self.version in self.seals and not busy:
+            seal, offset = self.seals[self.version]
+            self._reply(
+                ev.AnswerBatch(self.version, seal, offset, catch_up=self.frontier is not None and self.version < self.frontier)
+            )
 
     def _reply(self, answer: ev.AnswerStop | ev.AnswerFinish | ev.AnswerBatch) -> None:
         self.asked = False
@@ -282,30 +284,30 @@ class Dispatcher(Issuing):
 
     def _refit_due(self) -> bool:
         """Whether a round should start now that rank 0 is free."""
-        if self.awaited or self.last is None or (self.F is not None and self.v < self.F):
+        if self.awaited or self.last is None or (self.frontier is not None and self.version < self.frontier):
             return False
         needing = self._needing()
-        if self.F is None:
+        if self.frontier is None:
             # A first round waits for the producers that were ordered; an empty one would leave all of them newcomers.
             enough = len(self.roster.producers) >= self.plan.producer_count
             late = self.beat - self.ready_beat > self.plan.beats(self.plan.dispatch.start_timeout_s)
             return bool(needing) and (enough or late)
-        if self.v > self.F:
-            if self.v == self.last and not self.plan.validates(self.v, self.last):
+        if self.version > self.frontier:
+            if self.version == self.last and not self.plan.validates(self.version, self.last):
                 return False
             return self.validation.version is None
-        if not needing or self.v in self.seals or self.v == self.last:
+        if not needing or self.version in self.seals or self.version == self.last:
             return False
-        serving = any(p.holds(self.F, self.weights_digest) for p in self.roster.producers.values())
+        serving = any(p.holds(self.frontier, self.weights_digest) for p in self.roster.producers.values())
         return not serving or max(self.beat - p.joined_beat for p in needing) >= NEWCOMER_BEATS
 
     def _needing(self) -> list[Producer]:
         """Who does not hold the weights of v. Asked after every event, so it is found anew only when something changed."""
-        digest = self.weights_digest if self.v == self.F else None
-        known = (self.roster.revision, self.v, digest)
+        digest = self.weights_digest if self.version == self.frontier else None
+        known = (self.roster.revision, self.version, digest)
         if known != self._needing_of[0]:
             producers = self.roster.producers.values()
-            self._needing_of = known, [p for p in producers if not p.draining and not (digest and p.holds(self.v, digest))]
+            self._needing_of = known, [p for p in producers if not p.draining and not (digest and p.holds(self.version, digest))]
         return [p for p in self._needing_of[1] if p.state is not ProducerState.LEAVING]
 
     def _start_round(self, version: int) -> None:
@@ -360,7 +362,7 @@ class Dispatcher(Issuing):
 
     def _stop(self, reason: str, *, resumable: bool, ordered: bool = False) -> None:
         if self.stop is None:
-            self.stop = Stop(reason=reason, v=self.v, resumable=resumable, ordered=ordered)
+            self.stop = Stop(reason=reason, version=self.version, resumable=resumable, ordered=ordered)
             self._note(f"stop: {reason}", "info" if ordered else "error")
 
     def validate(self) -> None:
@@ -369,7 +371,7 @@ class Dispatcher(Issuing):
         self.roster.validate()
         age = self.plan.grpo.max_trajectory_age_steps
         for version in self.window:
-            assert self.F is not None and self.F <= version <= self.F + age, (version, self.F)
+            assert self.frontier is not None and self.frontier <= version <= self.frontier + age, (version, self.frontier)
             assert version > self.sealed_through
         held = {
             (name, slot.kind, key)

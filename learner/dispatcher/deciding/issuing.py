@@ -2,8 +2,9 @@
 
 `Dispatcher` (core.py) adds rounds and rank 0 to it. Nothing here moves weights; `F` is what the upper half last announced.
 
-Invariants: nothing but a seal closes a version; a request for T goes only to a producer whose acknowledged version is between
-T - A and T; lower versions are given out first; versions are sealed in order; roster and table agree on what each producer has.
+Invariants: nothing but a seal closes a version; a request for a target goes only to a producer whose acknowledged version is
+between target - A and target; lower versions are given out first; versions are sealed in order; roster and table agree on what
+each producer has.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Issuing:
 
     def __init__(self, plan: Plan, version: int, inherited: State | None) -> None:
         self.plan = plan
-        self.v = version
-        self.F = inherited.F if inherited else None
+        self.version = version
+        self.frontier = inherited.frontier if inherited else None
         self.dataset: DatasetFacts | None = inherited.dataset if inherited else None
         self.last: int | None = None
         self.sealed_through = max(version - 1, inherited.sealed_through if inherited else -1)
@@ -67,7 +68,7 @@ class Issuing:
 
     def _on_topic(self, kind: Kind, version: int, topic_id: str) -> None:
         self.topics[kind, version] = topic_id
-        if kind == "rollout" and version >= self.v and self.table.get(kind, version) is None:
+        if kind == "rollout" and version >= self.version and self.table.get(kind, version) is None:
             self.table.open(kind, version)
 
     def _on_group(self, event: ev.GroupRead) -> None:
@@ -134,7 +135,7 @@ class Issuing:
             self.draw_outcomes.add(reason)
 
     def _on_seal(self, seal: Seal, offset: int) -> None:
-        if seal.version in self.seals or seal.version < self.v:
+        if seal.version in self.seals or seal.version < self.version:
             return
         self.seals[seal.version] = (seal, offset)
         self.sealed_through = max(self.sealed_through, seal.version)
@@ -144,7 +145,7 @@ class Issuing:
             self._cancel_all(self.table.close("rollout", seal.version).slots)
 
     def _on_trained(self, version: int, waited: bool) -> None:
-        self.v = version + 1
+        self.version = version + 1
         self.seals.pop(version, None)
         self.seals_written.discard(version)
         self.topics.pop(("rollout", version), None)
@@ -182,13 +183,13 @@ class Issuing:
         """Make topics one version ahead; open the lowest versions of [F, F + lead] while all opened ones are assigned."""
         if self.last is None or not self.learner_ready:
             return
-        first = max(self.v, 0) if self.F is None else max(self.F, self.v)
-        lead_end = min((self.F or 0) + self.lead, self.last - 1)
+        first = max(self.version, 0) if self.frontier is None else max(self.frontier, self.version)
+        lead_end = min((self.frontier or 0) + self.lead, self.last - 1)
         for version in range(first, min(lead_end + 1, self.last - 1) + 1):
             self._make_topic("rollout", version)
-        if self.F is None or not self.settled:
+        if self.frontier is None or not self.settled:
             return
-        for version in range(max(self.F, self.sealed_through + 1), lead_end + 1):
+        for version in range(max(self.frontier, self.sealed_through + 1), lead_end + 1):
             if version in self.window:
                 if not self._assigned(version):
                     return
@@ -217,7 +218,7 @@ class Issuing:
         if slots is None:
             return True
         exact = kind == "validation"
-        urgent = exact or version == self.v
+        urgent = exact or version == self.version
         slot = slots.next_free()
         if slot is None:
             return True
@@ -239,9 +240,9 @@ class Issuing:
 
         Chosen by the producer's rate, never by the rollout's length, so long rollouts are trained as often as short ones.
         """
-        slots = self.table.get("rollout", self.v)
+        slots = self.table.get("rollout", self.version)
         share = self.plan.dispatch.hedge_below
-        if slots is None or share <= 0 or self.v not in self.window or not slots.all_assigned or slots.complete:
+        if slots is None or share <= 0 or self.version not in self.window or not slots.all_assigned or slots.complete:
             return
         if self.moving_weights():  # who is in a round stands still by order
             return
@@ -255,7 +256,7 @@ class Issuing:
         if not lonely:
             return
         age = self.plan.grpo.max_trajectory_age_steps
-        candidates = self.roster.candidates(self.v, age, exact=False, urgent=True)
+        candidates = self.roster.candidates(self.version, age, exact=False, urgent=True)
         for slot in lonely[:HEDGES_A_BEAT]:
             producer = candidates.best(slow)
             if producer is None:
@@ -277,7 +278,7 @@ class Issuing:
             kind=slot.kind,
             producer=producer.name,
             incarnation=plan.incarnation,
-            T=key.version,
+            target=key.version,
             slot=key.slot,
             draw=key.draw,
             attempt=key.attempt,
@@ -329,7 +330,7 @@ class Issuing:
             kind="cancel",
             producer=producer.name,
             incarnation=self.plan.incarnation,
-            T=key.version,
+            target=key.version,
             slot=key.slot,
             draw=key.draw,
             attempt=key.attempt,

@@ -30,7 +30,7 @@ def run_verdict(d: Dispatcher) -> Verdict | None:
         return None
     if d.beat - d.producer_beat > d.plan.beats(dispatch.no_producer_timeout_s):
         limit = f"{dispatch.no_producer_timeout_s:g} s (dispatch.no_producer_timeout_s)"
-        return Verdict(f"no producer for {limit}, version {d.v}{_refused(d)}")
+        return Verdict(f"no producer for {limit}, version {d.version}{_refused(d)}")
     if d.window and d.beat - d.progress_beat > d.plan.beats(dispatch.no_progress_timeout_s):
         limit = f"{dispatch.no_progress_timeout_s:g} s (dispatch.no_progress_timeout_s)"
         return Verdict(f"no group accepted for {limit}: {waits_for(d)}")
@@ -43,16 +43,16 @@ def waits_for(d: Dispatcher) -> str:
         return f"the first of {d.plan.producer_count} producers to join{_refused(d)}"
     if d.round is not None:
         return f"round {d.round.number} ({d.round.phase.value}): {', '.join(d.round.waiting_for()) or 'rank 0'}"
-    if d.F is None:
+    if d.frontier is None:
         return f"{d.plan.producer_count} producers, {len(d.roster.producers)} joined"
-    if d.validation.version is not None and d.v > d.F:
+    if d.validation.version is not None and d.version > d.frontier:
         return f"validation of version {d.validation.version}"
-    slots = d.table.get("rollout", d.v)
+    slots = d.table.get("rollout", d.version)
     if slots is None:
-        return f"the seal of version {d.v}"
+        return f"the seal of version {d.version}"
     missing = list(slots.missing())
     who = ", ".join(f"s{s.index:04d} at {'/'.join(s.holders) or 'nobody'}" for s in missing[:4])
-    return f"{len(missing)} of {len(slots.slots)} groups of version {d.v} ({who})"
+    return f"{len(missing)} of {len(slots.slots)} groups of version {d.version} ({who})"
 
 
 def _refused(d: Dispatcher) -> str:

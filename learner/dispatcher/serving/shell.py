@@ -382,7 +382,7 @@ class Shell:
 
     def _adopt_topics(self) -> None:
         """Read the version topics that earlier incarnations left, from the version on that is trained next."""
-        for version in self.versions.left_by_others(self.core.v):
+        for version in self.versions.left_by_others(self.core.version):
             self.core.topics_asked.add(("rollout", version))
             self._topic_made("rollout", version, self.versions.make("rollout", version))
 

@@ -17,7 +17,7 @@ class StateLog:
         self._writer = writer
         self._topic = topic
         self._core = core
-        self._announced = core.F
+        self._announced = core.frontier
         self._since: float | None = None
 
     def turn(self, idle: bool) -> None:
@@ -35,7 +35,7 @@ class StateLog:
             return
         self._since = None
         state = self._core.take_state()
-        announces, self._announced = state.F != self._announced, state.F
+        announces, self._announced = state.frontier != self._announced, state.frontier
         if announces:
             reach("dispatcher.before_announce")
         written = self._writer.write(self._topic, state.to_bytes(), key="state")

@@ -59,7 +59,7 @@ def sealed_versions(manifest: Manifest, state: State | None) -> range:
     """Versions that were trained, or sealed, after the checkpoint."""
     if state is None:
         return range(0)
-    return range(manifest.version, max(state.sealed_through, (state.F or 0) - 1) + 1)
+    return range(manifest.version, max(state.sealed_through, (state.frontier or 0) - 1) + 1)
 
 
 def known_topics(topics: Topics, manifest: Manifest, state: State | None) -> dict[str, str | None]:

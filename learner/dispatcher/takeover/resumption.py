@@ -131,12 +131,12 @@ def _later_topics(names: Sequence[str], lost: int) -> list[str]:
 def _before_loss(claimed: Claimed, config: Config, lost: int) -> State:
     """The state in which no version from `lost` on was sealed. F falls to `lost`: the weights of later versions are void."""
     before = claimed.state or State(
-        uuid=claimed.uuid, incarnation=claimed.incarnation, config_digest=config.digest, F=lost, sealed_through=lost - 1
+        uuid=claimed.uuid, incarnation=claimed.incarnation, config_digest=config.digest, frontier=lost, sealed_through=lost - 1
     )
-    falls = before.F is not None and before.F > lost
+    falls = before.frontier is not None and before.frontier > lost
     return before.model_copy(
         update={
-            "F": lost if falls else before.F,
+            "frontier": lost if falls else before.frontier,
             "weights_digest": None if falls else before.weights_digest,
             "sealed_through": min(before.sealed_through, lost - 1),
             "window": {version: topic_id for version, topic_id in before.window.items() if version < lost},
