@@ -20,31 +20,31 @@ LOOK_S = 1.0
 SHARE = 0.75  # of `learner.rank_timeout_s`: before the other ranks give up, since they could not say whose fault it was
 
 
-class ParentWatch:
+class RankWatch:
     """Checks on a thread of its own, since the dispatcher's may be blocked by the very process that stands still."""
 
-    def __init__(self, parent: Parent, failed: Callable[[BaseException], None]) -> None:
-        self._parent = parent
+    def __init__(self, ranks: HostRanks, failed: Callable[[BaseException], None]) -> None:
+        self._ranks = ranks
         self._failed = failed
         self._over = threading.Event()
-        threading.Thread(target=self._run, name="parent-watch", daemon=True).start()
+        threading.Thread(target=self._run, name="rank-watch", daemon=True).start()
 
     def stop(self) -> None:
         self._over.set()
 
     def _run(self) -> None:
         try:
-            while not self._over.wait(self._parent.period_s):
-                self._parent.check()
+            while not self._over.wait(self._ranks.period_s):
+                self._ranks.check()
         except WeirError as error:
             self._failed(error)
 
 
-class Parent:
+class HostRanks:
     """`check` it every `period_s`.
 
     When rank 0 or another rank of this host has stood still for too long it is killed: it cannot end by itself and holds up every
-    other rank, in the middle of a collective for minutes. The end of a process is told to the others at once.
+    other rank, in the middle of a collective for minutes. The end of a process is noticed by the others at once.
     """
 
     def __init__(self, rank_timeout_s: float) -> None:
@@ -72,7 +72,7 @@ class Parent:
         try:
             stopped = process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
         except psutil.NoSuchProcess:
-            stopped = False  # the link tells, and torchrun
+            stopped = False  # the link and torchrun notice it
         if not stopped:
             self._stopped_since.pop(process.pid, None)
             return False
@@ -80,7 +80,7 @@ class Parent:
 
     def _kill(self, who: str, process: psutil.Process) -> str:
         why = f"{who} (pid {process.pid}) was stopped for {self._limit_s:g} s ({SHARE:g} of learner.rank_timeout_s); it is killed"
-        # Told first: this process ends with rank 0.
+        # Reported first: this process ends with rank 0.
         log.error("%s", why)
         sys.stderr.write(f"dispatcher: {why}\n")
         sys.stderr.flush()

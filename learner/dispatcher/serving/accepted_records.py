@@ -1,6 +1,6 @@
 """The raw bytes of accepted records, kept from the log until their version has been trained.
 
-Invariant: a body is kept under where it lies (topic, partition, offset), the same place that a seal names.
+Invariant: a record is kept under where it lies (topic, partition, offset), the same place that a seal names.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from schemas.errors import LostData
 from schemas.records.seal import Seal
 
-WAY_OUT = "restore the topic, or go on without its data by --resume --accept-loss"
+WAY_OUT = "restore the topic, or resume without its data by --resume --accept-loss"
 
 
-class Bodies:
+class AcceptedRecords:
     def __init__(self) -> None:
         self._of_topic: dict[str, dict[tuple[int, int], bytes]] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from learner.dispatcher.serving.bodies import Bodies
+from learner.dispatcher.serving.accepted_records import AcceptedRecords
 from schemas.errors import LostData
 from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.records import UUID, digest_of
@@ -18,12 +18,12 @@ def make_seal(*places: tuple[int, int, str]) -> Seal:
     return Seal(UUID, 4, "c0ffee", 12, dict(reversed(entries.items())))
 
 
-def kept() -> Bodies:
-    bodies = Bodies()
-    bodies.keep(TOPIC, 0, 5, b"five")
-    bodies.keep(TOPIC, 1, 5, b"other five")
-    bodies.keep(TOPIC, 0, 6, b"six")
-    return bodies
+def kept() -> AcceptedRecords:
+    records_kept = AcceptedRecords()
+    records_kept.keep(TOPIC, 0, 5, b"five")
+    records_kept.keep(TOPIC, 1, 5, b"other five")
+    records_kept.keep(TOPIC, 0, 6, b"six")
+    return records_kept
 
 
 def test_sealed_records_come_in_slot_order() -> None:
@@ -44,10 +44,10 @@ def test_a_record_with_other_bytes_is_named() -> None:
 
 
 def test_a_dropped_topic_takes_its_records_along_and_no_others() -> None:
-    bodies = kept()
-    bodies.keep("another", 0, 5, b"five")
-    bodies.drop(TOPIC)
-    bodies.drop("never kept")
-    assert bodies.of_seal("another", make_seal((0, 5, "five"))) == [b"five"]
+    records_kept = kept()
+    records_kept.keep("another", 0, 5, b"five")
+    records_kept.drop(TOPIC)
+    records_kept.drop("never kept")
+    assert records_kept.of_seal("another", make_seal((0, 5, "five"))) == [b"five"]
     with pytest.raises(LostData, match="holds no valid record"):
-        bodies.of_seal(TOPIC, make_seal((0, 5, "five")))
+        records_kept.of_seal(TOPIC, make_seal((0, 5, "five")))

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from broker_config.clients.reader import Record
-from learner.dispatcher.deciding.events import GroupRead, GroupRefused, Kind, SealRead
+from learner.dispatcher.deciding.events import GroupRead, GroupRefused, SealRead
 from learner.dispatcher.serving.intake import Intake
+from learner.dispatcher.state.slots import Kind
 from schemas.identity import Attempt, seal_key
 from schemas.records import group as groups
 from schemas.records import seal as seals

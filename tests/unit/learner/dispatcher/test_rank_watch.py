@@ -1,4 +1,4 @@
-"""A parent that is stopped, seen from its child."""
+"""Ranks of this host that are stopped, seen from the dispatcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from broker_config.deadline import Deadline
-from learner.dispatcher.serving.parent import Parent
+from learner.dispatcher.serving.rank_watch import HostRanks
 from schemas.errors import WeirError
 from tests.support import eventually
 
@@ -27,20 +27,20 @@ def is_stopped(pid: int) -> bool:
 def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(SLEEPER, stdin=subprocess.PIPE)
     monkeypatch.setattr("os.getppid", lambda: process.pid)
-    monkeypatch.setattr("learner.dispatcher.serving.parent.LOOK_S", 0.0)
+    monkeypatch.setattr("learner.dispatcher.serving.rank_watch.LOOK_S", 0.0)
     yield process
     process.kill()
     process.communicate()
 
 
 def test_a_parent_that_stands_still_for_too_long_is_killed_and_named(other: subprocess.Popen[bytes]) -> None:
-    parent = Parent(0.0)
-    parent.check()
+    ranks = HostRanks(0.0)
+    ranks.check()
     other.send_signal(signal.SIGSTOP)
     eventually(partial(is_stopped, other.pid), Deadline(20), "the stop")
-    parent.check()  # seen standing still for the first time
+    ranks.check()  # seen standing still for the first time
     with pytest.raises(WeirError, match=f"rank 0 .pid {other.pid}. was stopped"):
-        parent.check()
+        ranks.check()
     assert other.wait(20) == -signal.SIGKILL
 
 
@@ -55,31 +55,31 @@ def test_another_rank_that_stands_still_for_too_long_is_killed_and_named_and_str
         for process in (sibling, stranger):
             process.send_signal(signal.SIGSTOP)
             eventually(partial(is_stopped, process.pid), Deadline(20), "the stop")
-        parent = Parent(0.0)
-        parent.check()  # seen standing still for the first time
-        parent.check()
+        ranks = HostRanks(0.0)
+        ranks.check()  # seen standing still for the first time
+        ranks.check()
         assert sibling.wait(20) == -signal.SIGKILL
         assert f"a rank (pid {sibling.pid}) was stopped" in capsys.readouterr().err
-        parent.check()
+        ranks.check()
         assert stranger.poll() is None
         stranger.kill()
     assert other.poll() is None
 
 
 def test_one_that_goes_on_in_time_is_left_alone(other: subprocess.Popen[bytes]) -> None:
-    parent = Parent(1000)
+    ranks = HostRanks(1000)
     other.send_signal(signal.SIGSTOP)
     eventually(partial(is_stopped, other.pid), Deadline(20), "the stop")
-    parent.check()
+    ranks.check()
     other.send_signal(signal.SIGCONT)
     eventually(lambda: not is_stopped(other.pid), Deadline(20), "its going on")
-    parent.check()
+    ranks.check()
     assert other.poll() is None
 
 
 def test_a_parent_that_is_gone_is_the_links_matter(other: subprocess.Popen[bytes]) -> None:
-    parent = Parent(0.0)
+    ranks = HostRanks(0.0)
     other.kill()
     other.wait(20)
-    parent.check()
-    parent.check()
+    ranks.check()
+    ranks.check()

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from learner.dispatcher.deciding.events import Filled
-from learner.dispatcher.deciding.slots import MOVES, Accepted, Limits, Slot, SlotState, SlotTable, VersionSlots
+from learner.dispatcher.state.slots import MOVES, Accepted, Filled, Limits, Slot, SlotState, SlotTable, VersionSlots
 from schemas.errors import ProtocolError
 from schemas.identity import Attempt
 from schemas.records.status import FailureKind
@@ -43,12 +42,12 @@ def test_moves_are_those_of_the_table_and_another_changes_nothing(start: SlotSta
     before = dict(slots.counts)
     if start is end or (start, end) in MOVES:
         slots.move(slot, end, "event")
-        assert slot.state is end and list(slot.story) == ["event"]
+        assert slot.state is end and list(slot.history) == ["event"]
         assert slots.counts[end] == before[end] + (start is not end)
     else:
-        with pytest.raises(ProtocolError, match=r"v00000003/s0001/d0/a0: .* on event; story"):
+        with pytest.raises(ProtocolError, match=r"v00000003/s0001/d0/a0: .* on event; history"):
             slots.move(slot, end, "event")
-        assert slot.state is start and not slot.story and slots.counts == before
+        assert slot.state is start and not slot.history and slots.counts == before
 
 
 def test_nothing_leaves_a_filled_slot() -> None:

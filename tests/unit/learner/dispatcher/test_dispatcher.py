@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
+from learner.dispatcher.deciding.reporting import waits_for
+from learner.link import messages
 from schemas.draws import row_of
 from schemas.errors import ProtocolError
 from schemas.records.status import FailureKind
-from tests.fakes.dispatching import Driver, Published, foreign_seal, keys, make_group_read, of, requests, started
+from tests.fakes.dispatching import Driver, StateWritten, foreign_seal, keys, make_group_read, of, requests, started
 from tests.fakes.records import (
     UUID,
     key,
@@ -29,10 +32,10 @@ def test_the_first_round_waits_for_the_producers_that_were_ordered() -> None:
     driver.ready()
     driver.join("p0")
     assert driver.ask() == []
-    assert driver.core.waits_for() == "2 producers, 1 joined"
+    assert waits_for(driver.core.state) == "2 producers, 1 joined"
     commands = driver.join("p1")
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p0", "p1"}
-    record = of(Published, commands)[-1].state.round
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p0", "p1"}
+    record = of(StateWritten, commands)[-1].state.round
     assert record is not None and (record.phase, record.members, record.version) == ("pause", ["p0", "p1"], 0)
 
 
@@ -42,21 +45,21 @@ def test_the_first_round_goes_on_without_those_who_do_not_come() -> None:
     driver.join("p0")
     driver.ask()
     driver.beats(10, ["p0"])
-    assert driver.core.round is None
+    assert driver.core.state.round is None
     driver.beats(1, ["p0"])
-    assert driver.core.round is not None
+    assert driver.core.state.round is not None
 
 
 def test_the_first_round_waits_for_rank_0_and_never_starts_with_nobody() -> None:
     driver = Driver(dispatch={"start_timeout_s": 10})
     driver.join("p0")
     driver.beats(3, ["p0"])
-    assert driver.core.round is None
+    assert driver.core.state.round is None
     alone = Driver(dispatch={"start_timeout_s": 10})
     alone.ready()
     alone.ask()
     alone.beats(50)
-    assert alone.core.round is None
+    assert alone.core.state.round is None
 
 
 def test_the_first_round_announces_and_opens_the_window() -> None:
@@ -78,15 +81,15 @@ def test_states_are_published_before_what_they_announce() -> None:
     driver.join("p0")
     driver.ask()
     for command in driver.refit():
-        if isinstance(command, ev.SendRequest):
+        if isinstance(command, cmd.SendRequest):
             pytest.fail("a request came before the state that opens its version")
-        if isinstance(command, Published) and command.state.window:
+        if isinstance(command, StateWritten) and command.state.window:
             break
 
 
 def test_rank_0_must_send_what_the_dispatcher_planned() -> None:
     with pytest.raises(ProtocolError, match="plan"):
-        Driver().on(ev.LearnerReady(0, "another", "w0"))
+        Driver().on(messages.LearnerReady(0, "another", "w0"))
 
 
 # --- requests -------------------------------------------------------------------------------------------------------------------
@@ -158,9 +161,9 @@ def test_a_higher_version_opens_when_all_lower_ones_are_given_out() -> None:
 def test_a_full_version_is_sealed_with_where_its_groups_lie() -> None:
     driver = started()
     driver.on(make_group_read(key(0, 1), offset=7))
-    assert driver.all(ev.WriteSeal) == []
+    assert driver.all(cmd.WriteSeal) == []
     driver.on(make_group_read(key(0, 0), offset=9))
-    seal = driver.last(ev.WriteSeal).seal
+    seal = driver.last(cmd.WriteSeal).seal
     assert (seal.run, seal.incarnation, seal.version, list(seal.slots)) == (UUID, 0, 0, [0, 1])
     assert (seal.slots[0].offset, seal.slots[1].offset, seal.slots[0].sha256) == (9, 7, f"sha-{key(0, 0)}")
 
@@ -169,24 +172,24 @@ def test_versions_are_sealed_in_order() -> None:
     driver = started()
     for slot in (0, 1):
         driver.group(key(1, slot))
-    assert driver.all(ev.WriteSeal) == []
+    assert driver.all(cmd.WriteSeal) == []
     for slot in (0, 1):
         driver.group(key(0, slot))
-    assert [c.seal.version for c in driver.all(ev.WriteSeal)] == [0]
+    assert [c.seal.version for c in driver.all(cmd.WriteSeal)] == [0]
     driver.read_seal(0)
-    assert [c.seal.version for c in driver.all(ev.WriteSeal)] == [0, 1]
+    assert [c.seal.version for c in driver.all(cmd.WriteSeal)] == [0, 1]
 
 
 def test_the_first_seal_in_the_log_is_the_batch_whoever_wrote_it() -> None:
     driver = started()
     for slot in (0, 1):
         driver.group(key(0, slot))
-    own = driver.last(ev.WriteSeal).seal
+    own = driver.last(cmd.WriteSeal).seal
     other = foreign_seal(0)
     driver.on(ev.SealRead(other, 5))
     driver.on(ev.SealRead(own, 6))
     driver.ask()
-    batch = driver.last(ev.AnswerBatch)
+    batch = driver.last(cmd.HandOverBatch)
     assert (batch.seal, batch.seal_offset) == (other, 5)
 
 
@@ -195,7 +198,7 @@ def test_a_seal_that_lies_there_ends_the_work_on_its_version() -> None:
     commands = driver.on(ev.SealRead(foreign_seal(0), 5))
     assert keys(commands, "cancel") == [("p0", "v00000000/s0000/d0/a0"), ("p0", "v00000000/s0001/d0/a0")]
     assert (driver.state.sealed_through, list(driver.state.window)) == (0, [1])
-    assert driver.all(ev.WriteSeal) == []
+    assert driver.all(cmd.WriteSeal) == []
 
 
 def test_a_higher_seal_may_be_read_before_a_lower_one() -> None:
@@ -204,19 +207,19 @@ def test_a_higher_seal_may_be_read_before_a_lower_one() -> None:
     assert (driver.state.sealed_through, driver.state.window) == (1, {})
     driver.on(ev.SealRead(foreign_seal(0), 5))
     driver.ask()
-    assert driver.last(ev.AnswerBatch).version == 0
+    assert driver.last(cmd.HandOverBatch).version == 0
 
 
 def test_late_and_doubled_groups_are_counted_and_left() -> None:
     driver = started()
     driver.group(key(0, 0))
     driver.group(key(0, 0))
-    assert (driver.core.counters.duplicates, driver.core.counters.late) == (1, 0)
+    assert (driver.core.state.counters.duplicates, driver.core.state.counters.late) == (1, 0)
     driver.group(key(0, 1))
     driver.read_seal(0)
     commands = driver.group(key(0, 1))
-    assert (commands, driver.core.counters.late) == ([], 1)
-    counted = {name: count for name, count in driver.core.counters.as_metrics().items() if count}
+    assert (commands, driver.core.state.counters.late) == ([], 1)
+    counted = {name: count for name, count in driver.core.state.counters.as_metrics().items() if count}
     assert counted == {"dispatch/duplicates": 1, "dispatch/late": 1}
 
 
@@ -243,7 +246,7 @@ def test_a_refused_record_is_a_failed_rollout_of_its_producer() -> None:
     driver = started()
     commands = driver.on(ev.GroupRefused("rollout", 0, str(key(0, 0)), "p0", "age"))
     assert keys(commands) == [("p0", "v00000000/s0000/d0/a1")]
-    assert driver.core.counters.refusals == {"age": 1}
+    assert driver.core.state.counters.refusals == {"age": 1}
     assert driver.on(ev.GroupRefused("rollout", 0, None, None, "malformed")) == []
 
 
@@ -265,7 +268,7 @@ def test_a_rollout_failure_is_tried_max_attempts_times_and_then_the_next_draw() 
         request = requests(driver.fail(request, FailureKind.ROLLOUT))[0]
         seen.append((request.draw, request.attempt))
     assert seen == [(0, 1), (1, 0), (1, 1)]
-    assert driver.core.counters.failures == {"rollout": 3}
+    assert driver.core.state.counters.failures == {"rollout": 3}
 
 
 def test_what_is_handed_back_is_issued_again_as_often_as_it_comes() -> None:
@@ -274,14 +277,14 @@ def test_what_is_handed_back_is_issued_again_as_often_as_it_comes() -> None:
     for attempt in range(1, 12):
         request = requests(driver.fail(request, FailureKind.LOST))[0]
         assert (request.draw, request.attempt) == (0, attempt)
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
 
 
 def test_a_draw_that_takes_its_producers_with_it_is_given_up_after_max_lost() -> None:
     driver = Driver(grpo={"num_prompts_per_step": 1}, dispatch={"max_lost": 2})
     driver.start("p0")
     for name in ("p1", "p2"):
-        driver.status(make_left(driver.last(ev.SendRequest).request.producer))
+        driver.status(make_left(driver.last(cmd.SendRequest).request.producer))
         driver.join(name)
         driver.ask()
         driver.refit()
@@ -300,14 +303,14 @@ def test_too_many_failed_draws_end_the_run_naming_the_commonest_cause() -> None:
     driver = started(grpo={"num_prompts_per_step": 2})
     request = requests(driver.commands)[0]
     for turn in range(5):
-        assert driver.core.stop is None
+        assert driver.core.state.stop is None
         found = requests(driver.fail(request, FailureKind.PROMPT, "the judge is down" if turn else "too long"))
         request = found[0] if found else request
     stop = driver.state.stop
     assert stop is not None and stop.resumable
     assert stop.reason == "5 of the last 5 draws failed, 4 with: the judge is down"
     driver.ask()
-    assert driver.last(ev.AnswerStop) == ev.AnswerStop(stop.reason, finished=False, ordered=False)
+    assert driver.last(messages.EndRun) == messages.EndRun(stop.reason, finished=False, ordered=False)
 
 
 def test_half_of_the_draws_may_fail() -> None:
@@ -318,7 +321,7 @@ def test_half_of_the_draws_may_fail() -> None:
             request = next(r for r in reversed(requests(driver.commands)) if r.target == version)
         driver.fail(request, FailureKind.PROMPT)
         driver.step()
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
 
 
 def test_a_long_rollout_is_left_alone_and_one_that_stands_still_is_given_to_another() -> None:
@@ -331,7 +334,7 @@ def test_a_long_rollout_is_left_alone_and_one_that_stands_still_is_given_to_anot
         commands += driver.beats(1, ["p1"])
     assert ("p0", str(first.key)) in keys(commands, "cancel")
     assert [r.producer for r in requests(commands) if r.target == first.target and r.slot == first.slot] == ["p1"]
-    assert driver.core.counters.failures["rollout"] >= 1
+    assert driver.core.state.counters.failures["rollout"] >= 1
 
 
 # --- the window -----------------------------------------------------------------------------------------------------------------
@@ -345,17 +348,17 @@ def test_the_window_is_a_bound_and_lead_is_what_is_used() -> None:
         driver.ask()
         driver.train(waited=True)
         driver.refit()
-    assert driver.core.lead == 4
+    assert driver.core.state.lead.value == 4
     assert set(driver.state.window) <= set(range(5, 10))
     for _ in range(20):
         driver.step()
-    assert driver.core.lead == 3
+    assert driver.core.state.lead.value == 3
 
 
 @pytest.mark.parametrize(("max_age", "lead"), [(0, 0), (1, 1), (2, 1), (4, 1)])
 def test_lead_starts_at_one_or_below(max_age: int, lead: int) -> None:
     driver = started(grpo={"max_trajectory_age_steps": max_age})
-    assert driver.core.lead == lead
+    assert driver.core.state.lead.value == lead
     assert list(driver.state.window) == list(range(lead + 1))
 
 
@@ -373,16 +376,16 @@ def test_synchronous_training_opens_a_version_only_with_its_own_weights() -> Non
 
 def test_topics_are_made_one_version_ahead_and_closed_when_they_were_trained() -> None:
     driver = started(grpo={"max_num_steps": 3})
-    assert [c.version for c in driver.all(ev.MakeTopic)] == [0, 1, 2]
+    assert [c.version for c in driver.all(cmd.MakeTopic)] == [0, 1, 2]
     driver.step()
-    assert [c.version for c in driver.all(ev.CloseTopic)] == [0]
+    assert [c.version for c in driver.all(cmd.CloseTopic)] == [0]
     driver.step()
-    assert [c.version for c in driver.all(ev.MakeTopic)] == [0, 1, 2]
+    assert [c.version for c in driver.all(cmd.MakeTopic)] == [0, 1, 2]
 
 
 def test_nothing_is_given_out_before_its_topic_is_there() -> None:
     driver = Driver()
-    driver.core.topics_asked.update({("rollout", version) for version in range(9)})  # asked for, and not there yet
+    driver.core.state.topics.making.update({("rollout", version) for version in range(9)})  # asked for, and not there yet
     driver.start()
     assert (driver.state.window, requests(driver.commands)) == ({}, [])
     driver.on(ev.TopicReady("rollout", 0, "id0"))

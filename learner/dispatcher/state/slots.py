@@ -17,11 +17,13 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal
 
-from learner.dispatcher.deciding.events import Filled, Kind
 from schemas.errors import ProtocolError
 from schemas.identity import Attempt
 from schemas.records.status import FailureKind
+
+Kind = Literal["rollout", "validation"]
 
 
 class SlotState(Enum):
@@ -41,7 +43,20 @@ MOVES: frozenset[tuple[SlotState, SlotState]] = frozenset(
         (SlotState.UNASSIGNED, SlotState.FILLED),  # a valid group of an earlier attempt was read after all
     }
 )
-STORY = 24  # events that a slot remembers for error messages
+HISTORY = 24  # events that a slot remembers for error messages
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Where the accepted group of a draw lies, and what the scheduler wants to know of it."""
+
+    key: Attempt
+    partition: int
+    offset: int
+    sha256: str
+    content_sha256: str
+    reward: float
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -61,7 +76,7 @@ class Slot:
     filtered: dict[int, Filled] = field(default_factory=dict)
     """Valid groups that a filter refused, by draw: read, counted, and trained only if `max_draws` of them came."""
     given_up: dict[int, str] = field(default_factory=dict)
-    story: deque[str] = field(default_factory=lambda: deque(maxlen=STORY))
+    history: deque[str] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
     @property
     def abandoned(self) -> bool:
@@ -81,11 +96,11 @@ class Slot:
         return draw in self.accepted or draw in self.filtered
 
     def validate(self) -> None:
-        story = list(self.story)
-        assert (self.state is SlotState.ASSIGNED) == (bool(self.holders) and not self.accepted), (self.next_key, story)
-        assert (self.state is SlotState.FILLED) == bool(self.accepted), (self.next_key, story)
+        history = list(self.history)
+        assert (self.state is SlotState.ASSIGNED) == (bool(self.holders) and not self.accepted), (self.next_key, history)
+        assert (self.state is SlotState.FILLED) == bool(self.accepted), (self.next_key, history)
         for key in self.holders.values():
-            assert (key.version, key.slot) == (self.version, self.index), (key, story)
+            assert (key.version, key.slot) == (self.version, self.index), (key, history)
 
 
 class VersionSlots:
@@ -147,7 +162,7 @@ class VersionSlots:
         if slot.state is not to:
             if (slot.state, to) not in MOVES:
                 raise ProtocolError(
-                    f"slot {slot.next_key}: {slot.state.value} -> {to.value} on {event}; story: {list(slot.story)}"
+                    f"slot {slot.next_key}: {slot.state.value} -> {to.value} on {event}; history: {list(slot.history)}"
                 )
             self.abandoned -= slot.abandoned
             self.counts[slot.state] -= 1
@@ -156,13 +171,13 @@ class VersionSlots:
             self.abandoned += slot.abandoned
             if to is SlotState.UNASSIGNED:
                 heapq.heappush(self._free, slot.index)
-        slot.story.append(event)
+        slot.history.append(event)
 
     def give_up(self, slot: Slot, reason: str) -> None:
         """The slot's present draw is given up; the next one opens."""
         self.abandoned -= slot.abandoned
         slot.given_up[slot.draw] = reason
-        slot.story.append(f"draw {slot.draw} given up: {reason}")
+        slot.history.append(f"draw {slot.draw} given up: {reason}")
         slot.draw += 1
         slot.attempt = slot.attempts_failed = slot.lost = 0
         self.abandoned += slot.abandoned

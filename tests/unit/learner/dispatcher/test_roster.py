@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.deciding.roster import Producer, Roster, disagreements
+from learner.dispatcher.deciding.membership import disagreements
+from learner.dispatcher.state.roster import Roster
 from schemas.identity import Attempt
 from schemas.records.status import ProducerState
 from tests.fakes.records import in_hand, key, make_heartbeat, make_report
 
 
 def make_roster(**producers: dict[str, Any]) -> Roster:
-    """Producers with fields of `Producer`; each holds version 5 unless told otherwise."""
+    """Producers with fields of `Producer` or of `Member`; each holds version 5 unless said otherwise."""
     roster = Roster(4)
     for name, fields in producers.items():
         producer = roster.join(make_report(name, held=5), 0)
@@ -21,6 +22,10 @@ def make_roster(**producers: dict[str, Any]) -> Roster:
             if field == "busy":
                 for slot in range(value):
                     roster.give(producer, "rollout", key(5, slot), 0)
+            elif field == "draining":
+                roster.drain(name)
+            elif field in ("held", "digest"):
+                roster.members.change(name, **{field: value})
             else:
                 setattr(producer, field, value)
     roster.validate()
@@ -35,18 +40,18 @@ def best(roster: Roster, version: int = 5, max_age: int = 1, exclude: tuple[str,
 
 def test_newcomers_are_spread_over_the_request_partitions() -> None:
     roster = Roster(2)
-    given = [roster.join(make_report(f"p{i}"), 0).requests_partition for i in range(5)]
+    given = [roster.join(make_report(f"p{i}"), 0).member.requests_partition for i in range(5)]
     assert given == [0, 1, 0, 1, 0]
     roster.remove("p1")
-    assert roster.join(make_report("p5"), 0).requests_partition == 1
+    assert roster.join(make_report("p5"), 0).member.requests_partition == 1
 
 
 def test_a_producer_keeps_the_partition_that_it_reads() -> None:
     roster = Roster(4)
     roster.join(make_report("p0"), 0)
-    assert roster.join(make_report("p0"), 1).requests_partition == 0
-    assert roster.join(make_report("p1", requests_partition=3), 0).requests_partition == 3
-    assert roster.join(make_report("p1"), 1).requests_partition == 3
+    assert roster.join(make_report("p0"), 1).member.requests_partition == 0
+    assert roster.join(make_report("p1", requests_partition=3), 0).member.requests_partition == 3
+    assert roster.join(make_report("p1"), 1).member.requests_partition == 3
 
 
 @pytest.mark.parametrize(("held", "able"), [(2, False), (3, True), (5, True), (6, False), (-1, False)])
@@ -124,7 +129,7 @@ def test_heartbeats_change_neither_weights_nor_what_was_given() -> None:
     roster = make_roster(p0={"busy": 2, "digest": "w5"})
     roster.heartbeat(make_heartbeat("p0", held=9, digest="other", work=[]), 3)
     producer = roster.producers["p0"]
-    assert (producer.held, producer.digest, len(producer.assigned), producer.last_beat) == (5, "w5", 2, 3)
+    assert (producer.held, producer.member.digest, len(producer.assigned), producer.last_beat) == (5, "w5", 2, 3)
 
 
 def test_a_stranger_has_no_heartbeat() -> None:
@@ -171,14 +176,14 @@ def test_leases_count_beats_since_the_last_heartbeat() -> None:
     assert [p.name for p in roster.lapsed(8, 4)] == ["p0", "p1"]
 
 
-def test_members_are_told_as_the_dispatcher_knows_them() -> None:
-    members = make_roster(p1={"digest": "w5"}, p0={"held": 3}).members()
-    assert list(members) == ["p0", "p1"]
+def test_members_are_published_as_the_dispatcher_knows_them() -> None:
+    members = make_roster(p1={"digest": "w5"}, p0={"held": 3}).members
+    assert set(members) == {"p0", "p1"}
     assert (members["p0"].held, members["p1"].digest, members["p1"].requests_partition) == (3, "w5", 0)
 
 
 def test_holding_weights_means_version_and_digest() -> None:
-    producer = Producer("p0", 0, 1, 4, held=5, digest="w5")
+    producer = make_roster(p0={"digest": "w5"}).producers["p0"]
     assert producer.holds(5, "w5")
     assert not producer.holds(5, "other") and not producer.holds(4, "w5") and not producer.holds(None, "w5")
 

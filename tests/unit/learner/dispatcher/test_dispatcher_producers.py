@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
+from learner.link import messages
 from schemas.records.status import ProducerState
-from tests.fakes.dispatching import Driver, Published, keys, of, requests, started
+from tests.fakes.dispatching import Driver, StateWritten, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,
     key,
@@ -25,12 +27,12 @@ from tests.fakes.records import (
 def test_a_lease_is_judged_only_when_all_topics_are_read_past_the_beat() -> None:
     driver = started("p0", "p1", producer_count=2)
     commands = driver.beats(5, ["p0"])
-    assert [c.beat for c in of(ev.ReadPast, commands)] == [5]
-    assert "p1" in driver.core.roster.producers
+    assert [c.beat for c in of(cmd.ReadPast, commands)] == [5]
+    assert "p1" in driver.core.state.roster.producers
     commands = driver.on(ev.CaughtUp(5))
     assert "p1" not in driver.state.members
     assert {name for name, _ in keys(commands)} == {"p0"}
-    assert driver.core.counters.failures == {"lost": len(keys(commands))}
+    assert driver.core.state.counters.failures == {"lost": len(keys(commands))}
 
 
 def test_a_group_that_lay_unread_saves_its_slot_from_being_issued_again() -> None:
@@ -46,14 +48,14 @@ def test_a_heartbeat_that_lay_unread_saves_the_lease() -> None:
     driver.beats(5, ["p0"])
     driver.heartbeat("p1")
     driver.on(ev.CaughtUp(5))
-    assert set(driver.core.roster.producers) == {"p0", "p1"}
+    assert set(driver.core.state.roster.producers) == {"p0", "p1"}
 
 
 def test_without_beats_nobody_is_late() -> None:
     """A stalled broker or dispatcher makes no beats, whatever the clocks say."""
     driver = started()
     driver.on(ev.CaughtUp(0))
-    assert driver.core.roster.producers.keys() == {"p0"}
+    assert driver.core.state.roster.producers.keys() == {"p0"}
 
 
 def test_who_leaves_hands_back_at_once_and_it_is_not_counted_as_lost() -> None:
@@ -61,7 +63,7 @@ def test_who_leaves_hands_back_at_once_and_it_is_not_counted_as_lost() -> None:
     mine = [r for r in requests(driver.commands) if r.producer == "p1"]
     commands = driver.status(make_left("p1", [in_hand(r.key) for r in mine]))
     assert keys(commands) == [("p0", str(key(r.target, r.slot, 0, 1))) for r in mine]
-    table = driver.core.table
+    table = driver.core.state.slots
     assert [table.open_versions["rollout", r.target].slots[r.slot].lost for r in mine] == [0] * len(mine)
 
 
@@ -75,7 +77,7 @@ def test_a_producer_that_was_taken_for_lost_comes_back_with_what_it_has_in_hand(
     commands = driver.status(report)
     assert requests(commands) == []
     assert driver.state.members["p0"].held == 0
-    assert len(driver.core.roster.producers["p0"].assigned) == len(mine)
+    assert len(driver.core.state.roster.producers["p0"].assigned) == len(mine)
 
 
 def test_a_second_report_frees_what_the_producer_does_not_have() -> None:
@@ -98,7 +100,7 @@ def test_answers_to_an_earlier_claim_are_not_taken_for_answers_to_this_one() -> 
     driver = Driver(incarnation=9)
     driver.ready()
     driver.status(make_report("p0", incarnation=3))
-    assert driver.core.roster.producers == {}
+    assert driver.core.state.roster.producers == {}
 
 
 def test_a_draining_producer_gets_no_more_work_and_no_more_weights() -> None:
@@ -108,7 +110,7 @@ def test_a_draining_producer_gets_no_more_work_and_no_more_weights() -> None:
     driver.ask()
     before = len(driver.commands)
     driver.train()
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p0"}
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p0"}
     driver.refit()
     assert {r.producer for r in requests(driver.commands[before:])} == {"p0"}
 
@@ -144,7 +146,7 @@ def test_strange_status_records_are_counted_and_left() -> None:
     driver = started()
     commands = driver.status(make_heartbeat("nobody"))
     commands += driver.ack("p0", "pause", round=1, version=0)
-    assert (commands, driver.core.counters.ignored_status) == ([], 2)
+    assert (commands, driver.core.state.counters.ignored_status) == ([], 2)
 
 
 # --- rounds ---------------------------------------------------------------------------------------------------------------------
@@ -155,8 +157,8 @@ def test_every_version_is_given_to_everybody_before_the_next_is_opened() -> None
     driver.fill(0)
     driver.ask()
     driver.train()
-    assert driver.core.round is not None
-    assert (driver.core.round.version, set(driver.core.round.members)) == (1, {"p0", "p1"})
+    assert driver.core.state.round is not None
+    assert (driver.core.state.round.version, set(driver.core.state.round.members)) == (1, {"p0", "p1"})
     driver.refit()
     assert (driver.state.frontier, list(driver.state.window)) == (1, [1, 2])
 
@@ -167,8 +169,8 @@ def test_rank_0_is_not_given_a_batch_while_a_round_waits_for_its_members() -> No
     driver.fill(1)
     driver.ask()
     driver.train()
-    assert driver.core.round is not None
-    assert of(ev.AnswerBatch, driver.ask()) == []
+    assert driver.core.state.round is not None
+    assert of(cmd.HandOverBatch, driver.ask()) == []
 
 
 def test_rank_0_trains_on_while_members_load() -> None:
@@ -178,9 +180,9 @@ def test_rank_0_trains_on_while_members_load() -> None:
     driver.ask()
     driver.train()
     driver.ack("p0", "pause")
-    driver.on(ev.Offered([("host", 1, "x", None)]), ev.Sent(driver.digest, {}))
+    driver.on(messages.RendezvousOpen([messages.Rendezvous("host", 1, "x", None)]), messages.WeightsSent(driver.digest, {}))
     commands = driver.ask()
-    assert [c.version for c in of(ev.AnswerBatch, commands)] == [1]
+    assert [c.version for c in of(cmd.HandOverBatch, commands)] == [1]
     driver.ack("p0", "loaded")
     assert driver.state.frontier == 1
 
@@ -189,12 +191,12 @@ def test_a_newcomer_is_given_weights_while_rank_0_waits_and_the_others_work_on()
     driver = started()
     driver.join("p1")
     driver.ask()
-    assert driver.core.round is None
+    assert driver.core.state.round is None
     driver.beats(1, ["p0", "p1"])
     driver.join("p2")
     driver.beats(1, ["p0", "p1", "p2"])
-    assert driver.core.round is not None
-    assert set(driver.core.round.members) == {"p1", "p2"}
+    assert driver.core.state.round is not None
+    assert set(driver.core.state.round.members) == {"p1", "p2"}
     driver.refit()
     assert (driver.state.frontier, driver.state.members["p2"].held) == (0, 0)
 
@@ -204,7 +206,7 @@ def test_a_newcomer_that_is_the_only_hope_waits_for_nothing() -> None:
     driver.status(make_left("p0"))
     driver.ask()
     driver.join("p1")
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p1"}
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p1"}
     driver.refit()
     assert {r.producer for r in requests(driver.commands[-10:])} == {"p1"}
 
@@ -215,10 +217,10 @@ def test_a_newcomer_does_not_keep_rank_0_from_a_batch_that_is_there() -> None:
     driver.beats(5, ["p0", "p1"])
     driver.fill(0)
     driver.ask()
-    assert driver.core.round is None
-    assert driver.last(ev.AnswerBatch).version == 0
+    assert driver.core.state.round is None
+    assert driver.last(cmd.HandOverBatch).version == 0
     driver.train()
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p0", "p1"}
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p0", "p1"}
 
 
 def test_who_failed_to_load_has_another_round_and_the_others_go_on() -> None:
@@ -230,10 +232,10 @@ def test_who_failed_to_load_has_another_round_and_the_others_go_on() -> None:
     assert (driver.state.frontier, driver.state.members["p0"].held, driver.state.members["p1"].held) == (1, 1, 0)
     driver.ask()
     driver.beats(2, ["p0", "p1"])
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p1"}
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p1"}
     driver.refit()
     assert driver.state.members["p1"].held == 1
-    assert driver.core.roster.producers["p1"].failed_rounds == 0
+    assert driver.core.state.roster.producers["p1"].failed_rounds == 0
 
 
 def test_who_fails_max_tries_times_is_expelled_and_told_so() -> None:
@@ -247,7 +249,7 @@ def test_who_fails_max_tries_times_is_expelled_and_told_so() -> None:
     driver.refit(failing={"p1": "second"})
     assert set(driver.state.members) == {"p0"}
     assert driver.state.refused["p1"] == ["refit failed 2 times, the last: second"]
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
 
 
 def test_a_silent_member_ends_the_phase_by_its_deadline_or_its_lease() -> None:
@@ -257,16 +259,16 @@ def test_a_silent_member_ends_the_phase_by_its_deadline_or_its_lease() -> None:
     driver.train()
     driver.ack("p0", "pause")
     driver.beats(7, ["p0", "p1"])
-    assert driver.last(ev.AnswerRefit).groups == [{"p0": 1}]
+    assert driver.last(messages.StartRefit).groups == [{"p0": 1}]
     other = started("p0", "p1", producer_count=2)
     other.fill(0)
     other.ask()
     other.train()
     other.ack("p0", "pause")
     other.beats(5, ["p0"])
-    assert other.core.round is not None and other.core.round.waiting_for() == ["p1"]
+    assert other.core.state.round is not None and other.core.state.round.waiting_for() == ["p1"]
     other.on(ev.CaughtUp(5))
-    assert other.last(ev.AnswerRefit).groups == [{"p0": 1}]
+    assert other.last(messages.StartRefit).groups == [{"p0": 1}]
 
 
 def test_acks_of_an_earlier_round_do_not_end_this_one() -> None:
@@ -276,7 +278,7 @@ def test_acks_of_an_earlier_round_do_not_end_this_one() -> None:
     driver.train()
     driver.ack("p0", "pause", round=1, version=0)
     driver.ack("p0", "pause", incarnation=5)
-    assert driver.core.round is not None and driver.core.round.waiting_for() == ["p0"]
+    assert driver.core.state.round is not None and driver.core.state.round.waiting_for() == ["p0"]
 
 
 def test_a_version_is_announced_even_when_nobody_is_there_to_hear_it() -> None:
@@ -285,8 +287,8 @@ def test_a_version_is_announced_even_when_nobody_is_there_to_hear_it() -> None:
     driver.ask()
     driver.status(make_left("p0"))
     driver.train()
-    assert driver.last(ev.AnswerRefit) == ev.AnswerRefit(2, 1, [], [])
-    driver.on(ev.Offered([]), ev.Sent("w1", {}))
+    assert driver.last(messages.StartRefit) == messages.StartRefit(2, 1, [], [])
+    driver.on(messages.RendezvousOpen([]), messages.WeightsSent("w1", {}))
     assert driver.state.frontier == 1
 
 
@@ -296,7 +298,7 @@ def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
     driver.ask()
     driver.train()
     driver.ack("p0", "pause")
-    driver.on(ev.Offered([("host", 1, "x", None)]), ev.Sent("w1", {}))
+    driver.on(messages.RendezvousOpen([messages.Rendezvous("host", 1, "x", None)]), messages.WeightsSent("w1", {}))
     assert driver.state.members["p0"].held == 0
     driver.ack("p0", "loaded", digest="corrupt")
     assert (driver.state.frontier, driver.state.members["p0"].held) == (1, 0)
@@ -305,7 +307,7 @@ def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
 # --- slow ones, bad ones, and those that are asked to go ------------------------------------------------------------------------
 
 
-def with_rates(driver: Driver, beats: int, slow: str, fast: tuple[str, ...]) -> list[ev.Command]:
+def with_rates(driver: Driver, beats: int, slow: str, fast: tuple[str, ...]) -> list[cmd.Command]:
     """Beats in which the fast ones generate 100 tokens each and the slow one 1; the commands that followed."""
     before = len(driver.commands)
     totals = dict.fromkeys((slow, *fast), 0)
@@ -340,7 +342,7 @@ def test_a_slot_of_a_producer_far_slower_than_the_fleet_is_tried_elsewhere_too_a
     (hedge,) = requests(with_rates(driver, 3, "p0", ("p1", "p2")), "rollout")
     assert (hedge.target, hedge.slot, hedge.draw, hedge.row) == (0, mine["p0"].slot, 0, mine["p0"].row)
     assert hedge.producer != "p0" and hedge.attempt == mine["p0"].attempt + 1
-    assert driver.core.counters.hedged == 1 and driver.core.counters.reissued == 0
+    assert driver.core.state.counters.hedged == 1 and driver.core.state.counters.reissued == 0
     assert requests(with_rates(driver, 3, "p0", ("p1", "p2"))) == [], "once"
     commands = driver.publish(hedge)
     (cancel,) = requests(commands, "cancel")
@@ -368,12 +370,12 @@ def test_three_refused_records_in_a_row_expel_their_producer_and_what_it_had_goe
     driver.on(refusals[0], refusals[1])
     driver.publish(mine[2])  # a good one in between: they are not in a row
     driver.on(refusals[0], refusals[1])
-    assert "p0" in driver.core.roster.producers
+    assert "p0" in driver.core.state.roster.producers
     commands = driver.on(refusals[3])
     assert "p0" not in driver.state.members
     assert driver.state.refused["p0"] == ["3 of its records in a row were refused, the last: tokens"]
     assert {r.producer for r in requests(commands, "rollout")} == {"p1"}
-    assert driver.core.counters.refusals == {"tokens": 5}
+    assert driver.core.state.counters.refusals == {"tokens": 5}
 
 
 def test_a_draining_producer_gets_nothing_new_and_is_dismissed_when_it_has_nothing_left() -> None:
@@ -390,9 +392,9 @@ def test_a_draining_producer_gets_nothing_new_and_is_dismissed_when_it_has_nothi
 
 def test_a_drain_of_nobody_changes_nothing() -> None:
     driver = started("p0")
-    published = len(driver.all(Published))
+    published = len(driver.all(StateWritten))
     driver.status(make_operator("drain", "p7"))
-    assert len(driver.all(Published)) == published
+    assert len(driver.all(StateWritten)) == published
 
 
 def test_refused_producers_are_remembered_up_to_a_bound() -> None:
@@ -411,7 +413,7 @@ def test_who_is_a_member_of_a_round_is_dismissed_only_after_it() -> None:
     driver.join("p1")
     driver.train()
     driver.ask()
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p0", "p1"}
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p0", "p1"}
     driver.status(make_operator("drain", "p1"))
     member = driver.state.members["p1"]
     assert member.draining and not member.dismissed
@@ -441,7 +443,7 @@ def test_standing_still_for_a_round_is_not_being_slow() -> None:
             state = ProducerState.PAUSED if paused and name == "p0" else ProducerState.SERVING
             driver.status(make_heartbeat(name, 0, state=state, engine_tokens=totals[name], digest=driver.digest))
         driver.beats(1)
-    assert driver.core.counters.hedged == 0
+    assert driver.core.state.counters.hedged == 0
 
 
 def test_a_slow_producer_is_no_help_for_another_slow_one() -> None:

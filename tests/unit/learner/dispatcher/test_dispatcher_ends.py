@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
+from learner.dispatcher.deciding.reporting import waits_for
+from learner.link import messages
 from schemas.records.status import FailureKind, ProducerState
-from tests.fakes.dispatching import Driver, Published, foreign_seal, keys, of, requests, started
+from tests.fakes.dispatching import Driver, StateWritten, foreign_seal, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,
     key,
@@ -28,11 +31,11 @@ def test_the_run_ends_with_its_last_step_and_no_version_is_opened_past_it() -> N
     driver.fill(1)
     driver.ask()
     commands = driver.train()
-    assert driver.core.round is None
-    assert of(ev.AnswerFinish, commands)
+    assert driver.core.state.round is None
+    assert of(messages.FinishRun, commands)
     assert {r.target for r in requests(driver.commands)} == {0, 1}
-    commands = driver.on(ev.Finished())
-    stop = of(Published, commands)[-1].state.stop
+    commands = driver.on(messages.RunFinished())
+    stop = of(StateWritten, commands)[-1].state.stop
     assert stop is not None and (stop.finished, stop.resumable, stop.version) == (True, False, 2)
 
 
@@ -42,7 +45,7 @@ def test_finish_is_told_once() -> None:
     driver.ask()
     driver.train()
     driver.ask()
-    assert len(driver.all(ev.AnswerFinish)) == 1
+    assert len(driver.all(messages.FinishRun)) == 1
 
 
 def test_the_data_bound_the_steps_and_the_rest_is_dropped() -> None:
@@ -65,7 +68,7 @@ def test_no_producer_for_too_long_ends_the_run_and_names_who_was_refused() -> No
     driver.ask()
     driver.join("p0", agreed={"grpo.num_prompts_per_step": 9})
     driver.beats(20)
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
     driver.beats(1)
     stop = driver.state.stop
     assert stop is not None and stop.resumable
@@ -78,7 +81,7 @@ def test_the_wait_for_producers_starts_when_rank_0_is_ready() -> None:
     driver.ready()
     driver.ask()
     driver.beats(20)
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
 
 
 def test_no_progress_for_too_long_ends_the_run_and_says_what_is_missing() -> None:
@@ -86,7 +89,7 @@ def test_no_progress_for_too_long_ends_the_run_and_says_what_is_missing() -> Non
     driver.group(key(0, 0))
     driver.ask()
     driver.beats(20, ["p0"])
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
     driver.beats(1, ["p0"])
     stop = driver.state.stop
     assert stop is not None and stop.resumable
@@ -98,22 +101,22 @@ def test_a_busy_rank_0_is_no_lack_of_progress() -> None:
     driver.fill(0)
     driver.ask()
     driver.beats(200, ["p0"])
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
     driver.train()
-    assert driver.core.stop is None
+    assert driver.core.state.stop is None
 
 
 @pytest.mark.parametrize("how", ["operator", "rank 0"])
 def test_a_stop_is_told_to_everybody_and_nothing_is_issued_any_more(how: str) -> None:
     driver = started()
-    commands = driver.status(make_operator()) if how == "operator" else driver.on(ev.StopAsked("interrupted"))
+    commands = driver.status(make_operator()) if how == "operator" else driver.on(messages.StopRequest("interrupted"))
     assert driver.state.stop is not None
     assert driver.state.stop.reason == ("stopped by somebody" if how == "operator" else "interrupted")
     assert driver.state.stop.ordered
-    commands += driver.on(ev.StopAsked("a second reason"))
+    commands += driver.on(messages.StopRequest("a second reason"))
     commands += driver.fail(requests(driver.commands)[0], FailureKind.LOST)
     assert requests(commands) == [] and driver.state.stop.reason != "a second reason"
-    assert of(ev.AnswerStop, driver.ask())
+    assert of(messages.EndRun, driver.ask())
 
 
 # --- validation -----------------------------------------------------------------------------------------------------------------
@@ -126,7 +129,7 @@ def validating(**grpo: Any) -> Driver:
 
 def test_validation_takes_exactly_its_versions_weights_and_goes_first() -> None:
     driver = validating()
-    sent = [c.request for c in driver.all(ev.SendRequest)]
+    sent = [c.request for c in driver.all(cmd.SendRequest)]
     validation = [r for r in sent if r.kind == "validation"]
     assert [(r.target, r.slot, r.row, r.min_version) for r in validation] == [(0, 0, 0, 0), (0, 1, 1, 0)]
     assert validation[0].sampling is not None
@@ -140,15 +143,15 @@ def test_the_next_round_waits_for_the_validation() -> None:
     driver.fill(0)
     driver.ask()
     driver.train()
-    assert driver.core.round is None
-    assert driver.core.waits_for() == "validation of version 0"
+    assert driver.core.state.round is None
+    assert waits_for(driver.core.state) == "validation of version 0"
     for slot in (0, 1):
         driver.group(key(0, slot), kind="validation", reward=float(slot))
-    done = driver.last(ev.ValidationDone)
+    done = driver.last(cmd.ValidationDone)
     assert (done.version, done.rewards, done.lengths, done.missing) == (0, {0: 0.0, 1: 1.0}, {0: 2, 1: 2}, 0)
-    assert ev.CloseTopic("validation", 0) in driver.commands
+    assert cmd.CloseTopic("validation", 0) in driver.commands
     driver.ask()
-    assert driver.core.round is not None and driver.core.round.version == 1
+    assert driver.core.state.round is not None and driver.core.state.round.version == 1
 
 
 def test_a_validation_that_cannot_finish_is_reported_incomplete_and_blocks_nothing() -> None:
@@ -158,11 +161,11 @@ def test_a_validation_that_cannot_finish_is_reported_incomplete_and_blocks_nothi
     driver.train()
     driver.group(key(0, 1), kind="validation")
     driver.beats(9, ["p0"])
-    assert driver.all(ev.ValidationDone) == []
+    assert driver.all(cmd.ValidationDone) == []
     commands = driver.beats(3, ["p0"])
-    assert driver.last(ev.ValidationDone).missing == 1
+    assert driver.last(cmd.ValidationDone).missing == 1
     assert keys(commands, "cancel") == [("p0", "v00000000/s0000/d0/a0")]
-    assert driver.core.round is not None
+    assert driver.core.state.round is not None
 
 
 def test_a_validation_prompt_that_cannot_be_used_is_missing_and_not_asked_for_again() -> None:
@@ -170,8 +173,8 @@ def test_a_validation_prompt_that_cannot_be_used_is_missing_and_not_asked_for_ag
     bad = next(r for r in requests(driver.commands) if r.kind == "validation")
     assert requests(driver.fail(bad, FailureKind.PROMPT), "validation") == []
     driver.group(key(0, 1), kind="validation")
-    assert driver.last(ev.ValidationDone).missing == 1
-    assert driver.core.stop is None
+    assert driver.last(cmd.ValidationDone).missing == 1
+    assert driver.core.state.stop is None
 
 
 def test_validation_is_due_by_period_and_done_once() -> None:
@@ -187,8 +190,8 @@ def test_validation_is_due_by_period_and_done_once() -> None:
     driver.refit()
     driver.group(key(4, 0), kind="validation")
     driver.group(key(4, 1), kind="validation")
-    assert [c.version for c in driver.all(ev.ValidationDone)] == [0, 2, 4]
-    assert [c.version for c in driver.all(ev.MakeTopic) if c.kind == "validation"] == [0, 2, 4]
+    assert [c.version for c in driver.all(cmd.ValidationDone)] == [0, 2, 4]
+    assert [c.version for c in driver.all(cmd.MakeTopic) if c.kind == "validation"] == [0, 2, 4]
 
 
 def test_the_last_version_is_refit_only_to_be_validated() -> None:
@@ -196,16 +199,16 @@ def test_the_last_version_is_refit_only_to_be_validated() -> None:
     driver.fill(0)
     driver.ask()
     driver.train()
-    assert driver.core.round is not None and driver.core.round.version == 1
+    assert driver.core.state.round is not None and driver.core.state.round.version == 1
     driver.refit()
-    assert of(ev.AnswerFinish, driver.ask()) == []
+    assert of(messages.FinishRun, driver.ask()) == []
     driver.group(key(1, 0), kind="validation")
-    assert driver.all(ev.AnswerFinish)
+    assert driver.all(messages.FinishRun)
 
 
 def test_without_rows_to_validate_with_nothing_waits() -> None:
     driver = started(grpo={"val_at_start": True})
-    assert driver.core.validation.version is None
+    assert driver.core.state.validation.version is None
 
 
 # --- another learner goes on ----------------------------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ def resumed(version: int, F: int, *members: str, digest: str | None = None, **se
     return driver
 
 
-def back(driver: Driver, name: str, held: int, *work: Any, partition: int = 0, digest: str | None = None) -> list[ev.Command]:
+def back(driver: Driver, name: str, held: int, *work: Any, partition: int = 0, digest: str | None = None) -> list[cmd.Command]:
     return driver.status(
         make_report(
             name,
@@ -234,10 +237,10 @@ def back(driver: Driver, name: str, held: int, *work: Any, partition: int = 0, d
     )
 
 
-def settle(driver: Driver, hearts: list[str]) -> list[ev.Command]:
+def settle(driver: Driver, hearts: list[str]) -> list[cmd.Command]:
     """A beat is read and all topics are read past it."""
     commands = driver.beats(1, hearts)
-    for read_past in of(ev.ReadPast, commands):
+    for read_past in of(cmd.ReadPast, commands):
         commands += driver.on(ev.CaughtUp(read_past.beat))
     return commands
 
@@ -255,14 +258,14 @@ def test_sealed_versions_are_trained_again_without_refit_while_producers_work_on
     assert {r.target for r in requests(driver.commands)} == {5, 6}
     driver.ask()
     for version in (3, 4):
-        assert driver.last(ev.AnswerBatch) == ev.AnswerBatch(version, foreign_seal(version), 4 + version, catch_up=True)
-        assert driver.core.round is None
+        assert driver.last(cmd.HandOverBatch) == cmd.HandOverBatch(version, foreign_seal(version), 4 + version, catch_up=True)
+        assert driver.core.state.round is None
         assert driver.state.frontier == 5
         driver.train()
-    assert driver.all(ev.AnswerRefit) == [] and driver.core.round is None
+    assert driver.all(messages.StartRefit) == [] and driver.core.state.round is None
     driver.fill(5)
     driver.ask()
-    assert not driver.last(ev.AnswerBatch).catch_up
+    assert not driver.last(cmd.HandOverBatch).catch_up
 
 
 def test_before_f_no_weights_move_even_while_rank_0_waits_for_a_seal() -> None:
@@ -274,8 +277,8 @@ def test_before_f_no_weights_move_even_while_rank_0_waits_for_a_seal() -> None:
     driver.join("p1")
     driver.ask()
     driver.beats(5, ["p0", "p1"])
-    assert driver.core.round is None and driver.all(ev.AnswerRefit) == []
-    assert driver.core.waits_for().startswith("2 of 2 groups of version 3")
+    assert driver.core.state.round is None and driver.all(messages.StartRefit) == []
+    assert waits_for(driver.core.state).startswith("2 of 2 groups of version 3")
 
 
 @pytest.mark.parametrize(("digest", "refit"), [("w5", False), ("w5 on another machine", True)])
@@ -288,7 +291,7 @@ def test_at_f_the_weights_are_compared_and_everybody_is_refit_if_they_differ(dig
     settle(driver, ["p0"])
     driver.ask()
     driver.train(digest=digest)
-    assert (driver.core.round is not None) is refit
+    assert (driver.core.state.round is not None) is refit
     if refit:
         driver.refit()
         assert (driver.state.frontier, driver.state.members["p0"].digest) == (5, digest)
@@ -300,7 +303,7 @@ def test_a_learner_that_starts_at_f_with_other_weights_refits_everybody() -> Non
     driver.ready()
     settle(driver, ["p0"])
     driver.ask()
-    assert driver.core.round is not None and set(driver.core.round.members) == {"p0"}
+    assert driver.core.state.round is not None and set(driver.core.state.round.members) == {"p0"}
 
 
 def test_f_never_falls() -> None:
@@ -322,7 +325,7 @@ def test_work_in_hand_is_adopted_and_nothing_of_it_is_issued_again() -> None:
     assert requests(driver.commands) == []
     settle(driver, ["p0", "p1"])
     assert [(r.target, r.slot) for r in requests(driver.commands)] == [(6, 0)]
-    assert driver.core.table.open_versions["rollout", 6].slots[1].next_key.attempt == 3
+    assert driver.core.state.slots.open_versions["rollout", 6].slots[1].next_key.attempt == 3
 
 
 def test_nothing_is_issued_before_all_is_read_that_was_published() -> None:
@@ -333,7 +336,7 @@ def test_nothing_is_issued_before_all_is_read_that_was_published() -> None:
     driver.ask()
     assert requests(driver.commands) == []
     commands = driver.beats(1, ["p0"])
-    assert of(ev.ReadPast, commands)
+    assert of(cmd.ReadPast, commands)
     driver.group(key(5, 0))
     driver.on(ev.CaughtUp(1))
     assert [(r.target, r.slot) for r in requests(driver.commands) if r.target == 5] == [(5, 1)]
@@ -382,6 +385,6 @@ def test_weights_that_were_loaded_but_never_announced_do_no_harm() -> None:
     driver.ask()
     assert {r.target for r in requests(driver.commands)} == {6}
     driver.train()
-    assert driver.core.round is not None
+    assert driver.core.state.round is not None
     driver.refit()
     assert driver.state.frontier == 6

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from learner.dispatcher.deciding.rounds import Phase, Round
+from learner.dispatcher.state.rounds import Phase, RefitRound
+from learner.link.messages import Rendezvous
 from schemas.errors import ProtocolError
 from schemas.records.status import Ack
 from tests.fakes.records import make_ack
 
 
-def make_round(*members: str, **changes: Any) -> Round:
+def make_round(*members: str, **changes: Any) -> RefitRound:
     values: dict[str, Any] = {
         "number": 3,
         "incarnation": 7,
@@ -24,7 +25,7 @@ def make_round(*members: str, **changes: Any) -> Round:
         "drain_beats": 50,
         "opened_beat": 100,
     }
-    return Round(**{**values, **changes})
+    return RefitRound(**{**values, **changes})
 
 
 def ack(producer: str, phase: str = "pause", **changes: Any) -> Ack:
@@ -32,17 +33,17 @@ def ack(producer: str, phase: str = "pause", **changes: Any) -> Ack:
     return make_ack(producer, phase, **{"round": 3, "incarnation": 7, "version": 12, "digest": digest, **changes})
 
 
-def paused(*members: str, **changes: Any) -> Round:
+def paused(*members: str, **changes: Any) -> RefitRound:
     round_ = make_round(*members, **changes)
     for name in members:
         assert round_.on_ack(ack(name))
     return round_
 
 
-def transferring(*members: str, **changes: Any) -> Round:
+def transferring(*members: str, **changes: Any) -> RefitRound:
     round_ = paused(*members, **changes)
     groups, _ = round_.offer(101)
-    round_.transfer([("host", 1, f"prefix{i}", None) for i in range(len(groups))], 102)
+    round_.transfer([Rendezvous("host", 1, f"prefix{i}", None) for i in range(len(groups))], 102)
     return round_
 
 
@@ -53,25 +54,25 @@ def test_a_round_goes_from_pause_to_transfer_to_its_end() -> None:
     assert round_.waiting_for() == ["p1"]
     round_.on_ack(ack("p1"))
     assert round_.offer(101) == ([{"p0": 1, "p1": 2}], [3])
-    assert round_.outcome() is None
-    round_.transfer([("host", 1, "prefix", None)], 102)
+    assert round_.result() is None
+    round_.transfer([Rendezvous("host", 1, "prefix", None)], 102)
     round_.sent("w12", {})
-    assert round_.outcome() is None
+    assert round_.result() is None
     round_.on_ack(ack("p0", "loaded", probe_gap=0.25))
     round_.on_ack(ack("p1", "loaded"))
-    outcome = round_.outcome()
-    assert outcome is not None
-    assert (outcome.loaded, outcome.failed, round_.gaps) == (frozenset({"p0", "p1"}), {}, {"p0": 0.25})
-    assert round_.phase is Phase.DONE and round_.record() is None
+    result = round_.result()
+    assert result is not None
+    assert (result.loaded, result.failed, round_.gaps) == (frozenset({"p0", "p1"}), {}, {"p0": 0.25})
+    assert round_.phase is Phase.DONE and result.loaded
 
 
 def test_acks_may_come_before_rank_0_says_that_it_has_sent() -> None:
     round_ = transferring("p0")
     round_.on_ack(ack("p0", "loaded"))
-    assert round_.outcome() is None
+    assert round_.result() is None
     round_.sent("w12", {})
-    outcome = round_.outcome()
-    assert outcome is not None and outcome.loaded == {"p0"}
+    result = round_.result()
+    assert result is not None and result.loaded == {"p0"}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +93,7 @@ def test_answers_of_another_phase_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("round_", [make_round("p0"), transferring("p0")], ids=["before", "after"])
-def test_moves_out_of_order_are_our_own_mistake_and_change_nothing(round_: Round) -> None:
+def test_moves_out_of_order_are_our_own_mistake_and_change_nothing(round_: RefitRound) -> None:
     phase = round_.phase
     with pytest.raises(ProtocolError):
         round_.transfer([], 100) if phase is Phase.TRANSFER else round_.sent("w12", {})
@@ -105,7 +106,7 @@ def test_a_rendezvous_is_needed_for_each_group() -> None:
     round_ = paused("p0", "p1", group_size=1)
     round_.offer(101)
     with pytest.raises(ProtocolError, match="1 rendezvous for 2 transfer groups"):
-        round_.transfer([("host", 1, "prefix", None)], 101)
+        round_.transfer([Rendezvous("host", 1, "prefix", None)], 101)
 
 
 def test_who_says_that_it_failed_is_waited_for_no_more() -> None:
@@ -115,11 +116,11 @@ def test_who_says_that_it_failed_is_waited_for_no_more() -> None:
     assert not round_.on_ack(ack("p0"))
     round_.on_ack(ack("p1"))
     assert round_.offer(101) == ([{"p1": 1}], [2])
-    round_.transfer([("host", 1, "prefix", None)], 101)
+    round_.transfer([Rendezvous("host", 1, "prefix", None)], 101)
     round_.sent("w12", {})
     round_.on_ack(ack("p1", "loaded"))
-    outcome = round_.outcome()
-    assert outcome is not None and outcome.failed == {"p0": "no room"}
+    result = round_.result()
+    assert result is not None and result.failed == {"p0": "no room"}
 
 
 @pytest.mark.parametrize("phase", ["pause", "transfer"])
@@ -172,9 +173,9 @@ def test_other_weights_than_were_sent_are_a_failed_load() -> None:
     round_.on_ack(ack("p0", "loaded", digest="other"))
     round_.on_ack(ack("p1", "loaded"))
     round_.sent("w12", {})
-    outcome = round_.outcome()
-    assert outcome is not None
-    assert (outcome.loaded, outcome.failed) == (frozenset({"p1"}), {"p0": "loaded other, sent w12"})
+    result = round_.result()
+    assert result is not None
+    assert (result.loaded, result.failed) == (frozenset({"p1"}), {"p0": "loaded other, sent w12"})
 
 
 def test_groups_fail_alone_and_who_had_all_of_it_has_loaded() -> None:
@@ -186,9 +187,9 @@ def test_groups_fail_alone_and_who_had_all_of_it_has_loaded() -> None:
     assert not round_.on_ack(ack("p1", "loaded"))
     round_.on_ack(ack("p2", "loaded"))
     round_.on_ack(ack("p3", "loaded"))
-    outcome = round_.outcome()
-    assert outcome is not None
-    assert (outcome.loaded, set(outcome.failed)) == (frozenset({"p0", "p2", "p3"}), {"p1"})
+    result = round_.result()
+    assert result is not None
+    assert (result.loaded, set(result.failed)) == (frozenset({"p0", "p2", "p3"}), {"p1"})
 
 
 @pytest.mark.parametrize(
@@ -219,25 +220,22 @@ def test_an_empty_round_is_fine() -> None:
     assert round_.offer(100) == ([], [])
     round_.transfer([], 100)
     round_.sent("w12", {})
-    outcome = round_.outcome()
-    assert outcome is not None and (outcome.loaded, outcome.failed) == (frozenset(), {})
+    result = round_.result()
+    assert result is not None and (result.loaded, result.failed) == (frozenset(), {})
 
 
 def test_a_member_lost_after_the_deal_keeps_its_rank_so_that_the_others_agree_with_rank_0() -> None:
     round_ = paused("p0", "p1")
     groups, _ = round_.offer(101)
     round_.on_lost("p1")
-    round_.transfer([("host", 1, "prefix", None)], 102)
-    record = round_.record()
-    assert record is not None
-    assert (record.members, record.groups[0].members, record.groups[0].world) == (["p0"], groups[0], 3)
+    round_.transfer([Rendezvous("host", 1, "prefix", None)], 102)
+    facts = round_.facts()
+    assert (facts.members, facts.groups[0].members, facts.groups[0].world) == (("p0",), groups[0], 3)
 
 
 def test_the_state_shows_members_while_pausing_and_their_groups_while_transferring() -> None:
-    round_ = make_round("p0", "p1", group_size=1)
-    record = round_.record()
-    assert record is not None
-    assert (record.number, record.version, record.mode, record.phase, record.groups) == (3, 12, "keep", "pause", [])
-    record = transferring("p0", "p1", group_size=1).record()
-    assert record is not None
-    assert [(g.prefix, g.world, g.members) for g in record.groups] == [("prefix0", 2, {"p0": 1}), ("prefix1", 2, {"p1": 1})]
+    facts = make_round("p0", "p1", group_size=1).facts()
+    assert (facts.number, facts.version, facts.mode, facts.transferring, facts.groups) == (3, 12, "keep", False, ())
+    facts = transferring("p0", "p1", group_size=1).facts()
+    assert facts.transferring
+    assert [(g.prefix, g.world, g.members) for g in facts.groups] == [("prefix0", 2, {"p0": 1}), ("prefix1", 2, {"p1": 1})]

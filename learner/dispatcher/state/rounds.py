@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from learner.link.messages import Rendezvous
 from schemas.errors import ProtocolError
-from schemas.records import control
+from schemas.records.control import TransferGroup
 from schemas.records.status import Ack
 
 
@@ -28,15 +29,27 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RoundResult:
     """How a round ended for each member."""
 
     loaded: frozenset[str]
     failed: Mapping[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class RoundFacts:
+    """What the control state says of an open round. `members`: those that have not failed."""
+
+    number: int
+    version: int
+    mode: str
+    transferring: bool
+    members: tuple[str, ...]
+    groups: tuple[TransferGroup, ...]
+
+
 @dataclass(slots=True)
-class Round:
+class RefitRound:
     number: int
     incarnation: int
     version: int
@@ -50,7 +63,7 @@ class Round:
     phase: Phase = Phase.PAUSE
     phase_beat: int = 0
     ready: set[str] = field(default_factory=set)
-    groups: list[control.TransferGroup] = field(default_factory=list)
+    groups: list[TransferGroup] = field(default_factory=list)
     digest: str | None = None
     loaded: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -132,14 +145,14 @@ class Round:
         self.dealt = self._deal()
         return self.dealt
 
-    def transfer(self, rendezvous: Sequence[tuple[str, int, str, str | None]], beat: int) -> None:
+    def transfer(self, rendezvous: Sequence[Rendezvous], beat: int) -> None:
         """OFFER -> TRANSFER, once rank 0 listens."""
         groups, worlds = self.dealt
         if len(rendezvous) != len(groups):
             raise ProtocolError(f"round {self.number}: {len(rendezvous)} rendezvous for {len(groups)} transfer groups")
         self.groups = [
-            control.TransferGroup(host=host, port=port, prefix=prefix, nccl_id=nccl_id, world=world, members=members)
-            for (host, port, prefix, nccl_id), members, world in zip(rendezvous, groups, worlds, strict=True)
+            TransferGroup(host=r.host, port=r.port, prefix=r.prefix, nccl_id=r.nccl_id, world=world, members=members)
+            for r, members, world in zip(rendezvous, groups, worlds, strict=True)
         ]
         self._move(Phase.OFFER, Phase.TRANSFER, beat)
 
@@ -153,7 +166,7 @@ class Round:
                 if producer not in self.loaded:
                     self.failed.setdefault(producer, f"sending failed: {error}")
 
-    def outcome(self) -> Outcome | None:
+    def result(self) -> RoundResult | None:
         """The end of the round, once rank 0 has sent and nobody owes a `loaded` ack; None before."""
         if self.phase is not Phase.TRANSFER or self.digest is None or self.waiting_for():
             return None
@@ -162,23 +175,20 @@ class Round:
             if digest != self.digest:
                 failed[producer] = f"loaded {digest}, sent {self.digest}"
         self.phase = Phase.DONE
-        return Outcome(frozenset(p for p in self.loaded if p not in failed), failed)
+        return RoundResult(frozenset(p for p in self.loaded if p not in failed), failed)
 
     def _move(self, start: Phase, end: Phase, beat: int) -> None:
         if self.phase is not start:
             raise ProtocolError(f"round {self.number}: {start.value} -> {end.value} in phase {self.phase.value}")
         self.phase, self.phase_beat = end, beat
 
-    def record(self) -> control.Round | None:
-        """What the control state says of the round."""
-        if self.phase is Phase.DONE:
-            return None
-        transfer = self.phase is Phase.TRANSFER
-        return control.Round(
+    def facts(self) -> RoundFacts:
+        transferring = self.phase is Phase.TRANSFER
+        return RoundFacts(
             number=self.number,
             version=self.version,
-            mode="drain" if self.mode == "drain" else "keep",
-            phase="transfer" if transfer else "pause",
-            members=sorted(p for p in self.members if p not in self.failed),
-            groups=self.groups if transfer else [],
+            mode=self.mode,
+            transferring=transferring,
+            members=tuple(sorted(p for p in self.members if p not in self.failed)),
+            groups=tuple(self.groups) if transferring else (),
         )

@@ -178,7 +178,7 @@ def test_a_run_survives_whatever_happens_ten_thousand_times(settings_: Settings,
 def test_an_undisturbed_run_trains_every_version_once_and_makes_nothing_twice(max_age: int, mode: str, val_period: int) -> None:
     world = World(Settings(max_age=max_age, mode=mode, val_period=val_period))
     rounds = world.run_on(200)
-    counters = world.learner.core.counters
+    counters = world.learner.core.state.counters
     assert sorted(world.batches) == [0, 1, 2, 3, 4]
     assert (counters.reissued, counters.duplicates, counters.late, counters.failures) == (0, 0, 0, {})
     assert rounds < 80
@@ -195,7 +195,7 @@ def test_a_new_learner_goes_on_without_making_anything_twice(max_age: int, round
         world.fair_round()
     world.kill_learner()
     world.run_on(bound(world))
-    counters = world.learner.core.counters
+    counters = world.learner.core.state.counters
     assert (counters.duplicates, counters.failures) == (0, {})
     published = [r for (topic, _), log in world.logs.partitions.items() if topic[0] == "rollout" for r in log]
     groups = [record.group.request for record in published if isinstance(record, Published)]
@@ -208,7 +208,7 @@ def test_a_producer_that_stood_still_for_longer_than_its_lease_is_of_use_again(r
     for _ in range(rounds):
         world.fair_round()
     world.producers[0].frozen = True
-    while world.learner.core.roster.producers and world.learner.beat_number < 100:
+    while world.learner.core.state.roster.producers and world.learner.beat_number < 100:
         world.learner_round()
     world.producers[0].frozen = False
     world.run_on(bound(world))
@@ -220,7 +220,7 @@ def test_with_dynamic_sampling_no_group_of_equal_rewards_is_trained_while_there_
     world.run_on(bound(world))
     draws = {(version, slot): entry.draw for version, (seal, _) in world.batches.items() for slot, entry in seal.slots.items()}
     assert draws == {(v, s): 1 if (v + s) % 3 == 0 else 0 for v in range(8) for s in range(3)}
-    assert world.learner.core.counters.filtered == sum(draws.values())
+    assert world.learner.core.state.counters.filtered == sum(draws.values())
 
 
 def test_a_drained_producer_ends_by_itself_with_nothing_in_hand_and_nothing_is_made_twice() -> None:
@@ -231,7 +231,7 @@ def test_a_drained_producer_ends_by_itself_with_nothing_in_hand_and_nothing_is_m
     world.run_on(bound(world))
     assert world.producers[0].gone is not None and world.producers[0].gone.code == 0
     assert world.producers[1].alive or world.learner.finished
-    assert (world.learner.core.counters.reissued, world.learner.core.counters.failures) == (0, {})
+    assert (world.learner.core.state.counters.reissued, world.learner.core.state.counters.failures) == (0, {})
 
 
 def test_a_world_is_reproducible() -> None:
