@@ -27,6 +27,7 @@ from schemas.records.seal import Seal
 
 ROOT = Path(__file__).parents[1]
 RUN_LIMIT_S = 400.0
+WEIR_LIMIT_S = 200.0
 
 SMALL = ("grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=4", "learner.train_micro_batch_size=4",
          "logger.tensorboard=false")  # fmt: skip
@@ -107,3 +108,14 @@ def wait_for(process: Any, bootstrap: str, run_id: str, runs: Path) -> FinishedR
         output, _ = process.communicate(timeout=60)
         raise AssertionError(f"run {run_id} did not end within {RUN_LIMIT_S:g} s; logs in {runs / run_id}\n{output}") from None
     return FinishedRun(run_id, bootstrap, runs / run_id, process.returncode, output)
+
+
+def weir(bootstrap: str, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The command `weir`, which must end with `code` and without a traceback."""
+    script = "import sys; from launch.cli import main; sys.exit(main())"
+    env = {**environment(bootstrap), "NO_COLOR": "1"}
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=WEIR_LIMIT_S, check=False)
+    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr
+    return done

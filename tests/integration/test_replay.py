@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,12 +19,11 @@ from learner.checkpoint.folders import read, step_folder
 from learner.replay.sources.dump import read_records, seal_off, verify, write_records
 from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
-from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end
+from tests.pipeline import SCRIPTED, FinishedRun, new_id, run_to_end, weir
 
 pytestmark = pytest.mark.timeout(600)
 
 GROUPS = ("grpo.num_generations_per_prompt=16", "learner.train_micro_batch_size=16")  # some of them get a reward
-LIMIT_S = 200.0
 
 
 @pytest.fixture(scope="module")
@@ -44,16 +41,6 @@ def dumped(trained: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Pa
     told = weir(trained.bootstrap, "dump", "--run", trained.folder, "--steps", "3..3", out)
     assert "steps 2 to 3 from checkpoint 2" in told.stdout
     return out
-
-
-def weir(bootstrap: str, *arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
-    script = "import sys; from launch.cli import main; sys.exit(main())"
-    env = {**environment(bootstrap), "NO_COLOR": "1"}
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
-    assert "Traceback" not in done.stderr
-    return done
 
 
 def files(folder: Path) -> dict[str, bytes]:
