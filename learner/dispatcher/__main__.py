@@ -76,7 +76,7 @@ def serve(config: Config, rank0: Answers, rank0_saves: Answers, checkpoint: Path
         LostData: before anything was changed.
         WeirError
     """
-    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s), start_local=False)
+    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s))
     failures: list[BaseException] = []
     shell: Shell | None = None
 
