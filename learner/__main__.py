@@ -54,7 +54,7 @@ def main() -> int:
 
 def start(config: Config, file: str, overrides: list[str], *, resume: bool, accept_loss: bool = False) -> int:
     """Everything after the config check. torch is imported only once the dispatcher is on its way."""
-    from learner.link.client import DispatcherClient
+    from learner.link.client import start_dispatcher
 
     rank = int(os.environ.get("RANK", "0"))
     found = find_checkpoint(config) if resume else None
@@ -64,7 +64,7 @@ def start(config: Config, file: str, overrides: list[str], *, resume: bool, acce
     dispatcher = None
     if rank == 0:
         folder = found[0] if found else None
-        dispatcher = DispatcherClient(file, overrides, config.learner.rank_timeout_s, folder, accept_loss=accept_loss)
+        dispatcher = start_dispatcher(file, overrides, config.learner.rank_timeout_s, folder, accept_loss=accept_loss)
 
     os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
     if config.learner.threads is not None:

@@ -1,9 +1,9 @@
-"""Rank 0's loop: ask the dispatcher, tell the ranks, do it, report.
+"""Rank 0's loop: ask the dispatcher, command the ranks, do it, report.
 
-    next -> refit  -> offer, connect, send          -> sent
-         -> batch  -> train                         -> trained, commit when the refit of the new version is on its way
-         -> finish -> last checkpoint, export       -> finished
-         -> stop
+    NextQuestion -> StartRefit   -> open, connect, send     -> WeightsSent, StepOutcome of the version before
+                 -> TrainVersion -> train                   -> VersionTrained
+                 -> FinishRun    -> last checkpoint, export -> RunFinished
+                 -> EndRun
 
 Rank 0 waits only inside `next`, which comes back within seconds, and for its checkpoints (`saves.py`), so every rank hears a
 command at least every ten.
@@ -27,9 +27,24 @@ from broker_config.address import listen_address
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.catch_up import CatchUp
 from learner.checkpoint.saves import Saves
+from learner.commands import DigestState, EndRank, ExportModel, GatherWeights, Idle, Train
 from learner.grpo.batch import deal
 from learner.grpo.group_metrics import group_metrics
-from learner.link.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
+from learner.link.client import DispatcherClient
+from learner.link.messages import (
+    EndRun,
+    FinishRun,
+    KeepWaiting,
+    LearnerReady,
+    Rendezvous,
+    RendezvousOpen,
+    StartRefit,
+    StepOutcome,
+    TrainVersion,
+    ValidationFigures,
+    VersionTrained,
+    WeightsSent,
+)
 from learner.metrics_log import MetricsLog
 from learner.ranks import Ranks
 from learner.transfer.nccl import NcclSender
@@ -76,10 +91,10 @@ class Clock:
 
 
 @dataclass(slots=True)
-class Trained:
+class UnreportedStep:
     """A trained version whose outcome is not reported yet: its weights' digest comes with the refit."""
 
-    batch: Batch
+    batch: TrainVersion
     metrics: dict[str, float]
     state_digest: str | None
 
@@ -96,7 +111,7 @@ class Loop:
         self.saves = Saves(config, worker, ranks, dispatcher, version)
         self.clock = Clock()
         self.metrics: MetricsLog
-        self.trained: Trained | None = None
+        self.unreported: UnreportedStep | None = None
         self.catch_up = CatchUp()
         self.weights_digest = ""
         self.interrupted: str | None = None
@@ -109,7 +124,7 @@ class Loop:
         try:
             code = self._claimed()
         except FileError as failure:
-            self._tell(failure)
+            self._stop_run(failure)
             raise
         self.dispatcher.close()
         return code
@@ -117,30 +132,31 @@ class Loop:
     def _claimed(self) -> int:
         # Opened once the run is claimed: until then another learner may have written to it.
         self.metrics = MetricsLog(self.config.folder, self.config.logger, self.config.run_id)
-        if self.dispatcher.lost_from is not None:
-            self.metrics.cut(self.dispatcher.lost_from)
+        claim = self.dispatcher.claim
+        if claim.lost_from is not None:
+            self.metrics.cut(claim.lost_from)
         self.weights_digest = self._weights_digest()
-        self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
+        self.dispatcher.report(LearnerReady(self.version, self.worker.plan.digest, self.weights_digest))
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
-        checkpoint.sweep(self.config.folder / "checkpoints", self.dispatcher.incarnation)
+        checkpoint.sweep(self.config.folder / "checkpoints", claim.incarnation)
         if self.version == 0:
             self._checkpoint()
             self.saves.finish()  # from here on there is always a whole one
         self.clock.restart()
         code = self._serve()
-        self.ranks.rank0_tell("stop", code=code)
+        self.ranks.send(EndRank(code))
         self.metrics.close()
         return code
 
-    def _tell(self, failure: FileError) -> None:
+    def _stop_run(self, failure: FileError) -> None:
         """Let the run end with this cause; the broker may be gone with the disk that it shares."""
         try:
             self.dispatcher.stop(str(failure), ordered=False)
         except WeirError as error:
-            log.warning("the end of the run was not told to the others: %s", error)
+            log.warning("the end of the run could not be announced: %s", error)
 
     def _serve(self) -> int:
-        told = ""
+        logged = ""
         while True:
             if self.interrupted is not None:
                 self.dispatcher.stop(self.interrupted)
@@ -148,39 +164,41 @@ class Loop:
                 self.saves.turn()
             asked = time.monotonic()
             answer = self.dispatcher.next()
-            self._log_news()
-            match answer:
-                case Wait(what):
+            for figures in answer.validations:
+                self._log_validation(figures)
+            match work := answer.work:
+                case KeepWaiting(reason):
                     self.clock.waiting += time.monotonic() - asked
-                    self.ranks.rank0_tell("wait")
-                    if what != told:
-                        log.info("waiting for %s", what)
-                        told = what
-                case Refit():
-                    self._refit(answer, asked)
-                case Batch():
+                    self.ranks.send(Idle())
+                    if reason != logged:
+                        log.info("waiting for %s", reason)
+                        logged = reason
+                case StartRefit():
+                    self._refit(work, asked)
+                case TrainVersion():
                     self.clock.waiting += time.monotonic() - asked
-                    self._train(answer)
-                case Finish():
+                    self._train(work)
+                case FinishRun():
                     self._finish()
-                case Stop(reason, finished, ordered):
+                case EndRun(reason, finished, ordered):
                     log.log(logging.INFO if finished or ordered else logging.ERROR, "stop: %s", reason)
                     if ordered:
                         self.saves.finish()  # one that was begun; after a failure there may be no broker to ask
                     return 0 if finished else 1
                 case _:
-                    assert_never(answer)
+                    assert_never(work)
 
     # --- refit --------------------------------------------------------------------------------------------------------------
 
-    def _refit(self, refit: Refit, asked: float) -> None:
+    def _refit(self, refit: StartRefit, asked: float) -> None:
         reach("learner.offer")
         senders = [self._sender() for _ in refit.worlds]
         try:
             opened = [sender.open(world) for sender, world in zip(senders, refit.worlds, strict=True)]
-            self.dispatcher.offer([(*place, sender.nccl_id) for place, sender in zip(opened, senders, strict=True)])
+            offers = [Rendezvous(*place, sender.nccl_id) for place, sender in zip(opened, senders, strict=True)]
+            self.dispatcher.report(RendezvousOpen(offers))
             connected, failed = _connect(senders)
-            self.ranks.rank0_tell("refit", version=refit.version)
+            self.ranks.send(GatherWeights())
             sent = self.worker.send(connected)
         finally:
             for sender in senders:
@@ -189,33 +207,33 @@ class Loop:
         failed |= {positions[index]: str(error) for index, error in sent.failed.items()}
         self.weights_digest = sent.digest
         reach("learner.sent")
-        self.dispatcher.sent(sent.digest, failed)
+        self.dispatcher.report(WeightsSent(sent.digest, failed))
         self.clock.refit += time.monotonic() - asked
         log.info("refit round=%d version=%d groups=%d failed=%s", refit.number, refit.version, len(senders), failed or "none")
-        if self.trained is not None:
+        if self.unreported is not None:
             self._report()
 
     def _sender(self) -> GlooSender | NcclSender:
         refit = self.config.refit
-        timeout_s = refit.phase_timeout_s / 2  # a failed transfer is told before the phase's deadline judges it
+        timeout_s = refit.phase_timeout_s / 2  # a failed transfer is reported before the phase's deadline judges it
         if refit.backend == "nccl" or (refit.backend == "auto" and torch.cuda.is_available()):
             return NcclSender(self.worker.plan, "", timeout_s)
         return GlooSender(self.worker.plan, refit.host or listen_address(self.config.kafka), timeout_s)
 
     # --- train --------------------------------------------------------------------------------------------------------------
 
-    def _train(self, batch: Batch) -> None:
+    def _train(self, batch: TrainVersion) -> None:
         self._report_pending()
         waited = self.clock.waiting > WAITED_S
         began = time.monotonic()
         groups = [decode(record) for record in batch.records]
         shares = deal(groups, batch.records, self.worker.policy.dp_size, self.worker.dp_of_rank)
-        self.ranks.rank0_tell("train", version=batch.version, sizes=[[len(r) for r in share] for share in shares])
-        metrics = self.worker.train(self.ranks.rank0_deal(shares))
+        self.ranks.send(Train([[len(record) for record in share] for share in shares]))
+        metrics = self.worker.train(self.ranks.send_records(shares))
         self.version = batch.version + 1
         if batch.catch_up:
             self.weights_digest = self._weights_digest()
-        self.dispatcher.trained(batch.version, waited=waited, weights_digest=self.weights_digest if batch.catch_up else None)
+        self.dispatcher.report(VersionTrained(batch.version, waited, self.weights_digest if batch.catch_up else None))
         state_digest = self._state_digest()
         again = batch.catch_up or batch.recorded_state is not None
         if again:
@@ -224,22 +242,22 @@ class Loop:
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
         if not again:
             measured |= self.catch_up.outcome()
-        self.trained = Trained(batch, {**measured, **batch.counters}, state_digest)
+        self.unreported = UnreportedStep(batch, {**measured, **batch.counters}, state_digest)
         generated = sum(group.generated_tokens for group in groups)
-        self.trained.metrics["train/generated_tokens"] = float(generated)
+        self.unreported.metrics["train/generated_tokens"] = float(generated)
         if batch.catch_up:
             self._report()
 
     def _report_pending(self) -> None:
         """Report a step whose new weights were not sent (a validation held the round back, or it was the last)."""
-        if self.trained is not None:
+        if self.unreported is not None:
             self.weights_digest = self._weights_digest()
             self._report()
 
     def _report(self) -> None:
         """The step's outcome: committed, logged, checkpointed when due."""
-        assert self.trained is not None
-        done, self.trained = self.trained, None
+        assert self.unreported is not None
+        done, self.unreported = self.unreported, None
         step = done.batch.version
         times = self.clock.restart()
         total = max(times["timing/train/total_step_time"], 1e-9)
@@ -249,15 +267,10 @@ class Loop:
         }
         metrics = _finite({**done.metrics, **times, **performance})
         reach("learner.before_commit")
-        # In this order, and each at most once: who dies in between has told nothing that the topic does not hold, and who goes on
-        # from a checkpoint finds everything before it told.
-        self.dispatcher.commit(
-            step,
-            seal_offset=done.batch.seal_offset,
-            offsets=done.batch.offsets,
-            state_digest=done.state_digest,
-            weights_digest=self.weights_digest,
-            metrics=metrics,
+        # In this order, and each at most once: who dies in between has reported nothing that the topic does not hold, and who
+        # resumes from a checkpoint finds everything before it reported.
+        self.dispatcher.report(
+            StepOutcome(step, done.batch.seal_offset, done.batch.offsets, done.state_digest, self.weights_digest, metrics)
         )
         self.metrics.step(step, metrics)
         reach("learner.after_commit")
@@ -281,18 +294,18 @@ class Loop:
         self.saves.finish()
         self.catch_up.outcome()
         if self.config.checkpointing.hf_export_at_end:
-            self.ranks.rank0_tell("export", version=self.version)
+            self.ranks.send(ExportModel(self.version))
             log.info("exported %s", self.worker.export(self.version))
         self.dispatcher.finished()
 
     # --- helpers ------------------------------------------------------------------------------------------------------------
 
     def _weights_digest(self) -> str:
-        self.ranks.rank0_tell("refit", version=self.version)
+        self.ranks.send(GatherWeights())
         return self.worker.send(()).digest
 
     def _state_digest(self) -> str:
-        self.ranks.rank0_tell("digest")
+        self.ranks.send(DigestState())
         return self.worker.state_digest()
 
     def _checkpoint(self, state_digest: str | None = None) -> None:
@@ -301,15 +314,13 @@ class Loop:
             digest = state_digest or self._state_digest()
             self.saves.begin(self.version, state_digest=digest, weights_digest=self.weights_digest)
 
-    def _log_news(self) -> None:
-        for version, metrics in self.dispatcher.news.items:
-            self.metrics.validation(version, metrics)
-            log.info("validation version=%d accuracy=%.4f", version, metrics["validation/accuracy"])
-        self.dispatcher.news.items.clear()
+    def _log_validation(self, figures: ValidationFigures) -> None:
+        self.metrics.validation(figures.version, figures.metrics)
+        log.info("validation version=%d accuracy=%.4f", figures.version, figures.metrics["validation/accuracy"])
 
     def _alive(self) -> None:
         """The dispatcher works on an answer that takes long; the other ranks must hear something meanwhile."""
-        self.ranks.rank0_tell("wait")
+        self.ranks.send(Idle())
 
     def _catch_signals(self) -> None:
         def note(signum: int, _: FrameType | None) -> None:

@@ -6,21 +6,19 @@ anything; a rank that hears nothing for `rank_timeout_s` exits with an error. By
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from learner import commands
+from learner.commands import EndRank, ReplayCommand, TrainingCommand
 from schemas.errors import DeadlineExceeded
 
 KEEPALIVE_S = 10.0
-
-Command = dict[str, Any]
 
 
 class Ranks:
@@ -33,8 +31,8 @@ class Ranks:
         self.keepalive_s = min(KEEPALIVE_S, rank_timeout_s / 3)
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
 
-    def rank0_tell(self, command: str, **arguments: Any) -> None:
-        """Rank 0: the next command of all ranks.
+    def send(self, command: TrainingCommand | ReplayCommand | EndRank) -> None:
+        """Rank 0: the next command of all other ranks.
 
         Raises:
             DeadlineExceeded: one of them took nothing for `rank_timeout_s`, or has died.
@@ -42,35 +40,35 @@ class Ranks:
         if self._group is None:
             return
         try:
-            self._broadcast(json.dumps({"do": command, **arguments}).encode())
+            self._broadcast(commands.encode(command))
         except RuntimeError as error:
             raise DeadlineExceeded(
-                f"a rank could not be told to {command}: it took nothing for {self._timeout_s:g} s (learner.rank_timeout_s), "
+                f"{command.do} did not reach a rank: it took nothing for {self._timeout_s:g} s (learner.rank_timeout_s), "
                 f"or died: {error}"
             ) from error
 
-    def hear(self) -> Command:
+    def receive(self) -> TrainingCommand | ReplayCommand | EndRank:
         """Ranks 1..: the next command.
 
         Raises:
             DeadlineExceeded: nothing was heard for `rank_timeout_s`.
         """
         try:
-            command: Command = json.loads(self._broadcast(None))
+            body = self._broadcast(None)
         except RuntimeError as error:
             raise DeadlineExceeded(
                 f"rank {self.rank} heard nothing from rank 0 for {self._timeout_s:g} s (learner.rank_timeout_s), "
                 f"or rank 0 died: {error}"
             ) from error
-        return command
+        return commands.decode(body)
 
-    def rank0_deal(self, shares: Sequence[Sequence[bytes]]) -> list[bytes]:
+    def send_records(self, shares: Sequence[Sequence[bytes]]) -> list[bytes]:
         """Rank 0: give each rank its records; returns its own."""
         for rank in range(1, self.size):
             dist.send(_tensor(b"".join(shares[rank])), rank, group=self._group)
         return list(shares[0])
 
-    def take(self, sizes: Sequence[int]) -> list[bytes]:
+    def receive_records(self, sizes: Sequence[int]) -> list[bytes]:
         """Ranks 1..: the records of this rank, of the given sizes in bytes."""
         data = torch.empty(sum(sizes), dtype=torch.uint8)
         dist.recv(data, 0, group=self._group)

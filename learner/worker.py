@@ -8,15 +8,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import assert_never
 
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Saving
+from learner.commands import (
+    BeginCheckpoint,
+    ChangeConfig,
+    DigestState,
+    EndRank,
+    ExportModel,
+    FinishCheckpoint,
+    GatherWeights,
+    Idle,
+    ReplayCommand,
+    ScoreGroup,
+    Train,
+    TrainingCommand,
+)
 from learner.grpo.batch import make_batch
 from learner.model.policy import Policy
-from learner.ranks import Command, Ranks
+from learner.ranks import Ranks
 from learner.transfer.sending import Sender, Sent, broadcast
 from schemas.config.config import Config
 from schemas.disk import told
+from schemas.errors import ProtocolError
 from schemas.failpoints import reach
 from schemas.records.group import decode
 from schemas.weights.plan import WeightPlan, make_plan, probe_tokens, tensor_index
@@ -84,28 +100,30 @@ class Worker:
         return folder
 
     def obey(self) -> int:
-        """Ranks 1..: carry out commands until `stop`. Returns the exit code."""
+        """Ranks 1..: carry out commands until `EndRank`. Returns the exit code."""
         while True:
-            command = self.ranks.hear()
-            if command["do"] == "stop":
-                return int(command["code"])
+            command = self.ranks.receive()
+            if isinstance(command, EndRank):
+                return command.code
             self._carry_out(command)
 
-    def _carry_out(self, command: Command) -> None:
-        match command["do"]:
-            case "wait":
+    def _carry_out(self, command: TrainingCommand | ReplayCommand) -> None:
+        match command:
+            case Idle():
                 pass
-            case "train":
-                self.train(self.ranks.take(command["sizes"][self.ranks.rank]))
-            case "refit":
+            case Train(sizes):
+                self.train(self.ranks.receive_records(sizes[self.ranks.rank]))
+            case GatherWeights():
                 self.send(())
-            case "digest":
+            case DigestState():
                 self.state_digest()
-            case "checkpoint":
-                self.begin_save(command["version"], command["incarnation"])
-            case "checkpoint_end":
+            case BeginCheckpoint(version, incarnation):
+                self.begin_save(version, incarnation)
+            case FinishCheckpoint():
                 self.finish_save()
-            case "export":
-                self.export(command["version"])
-            case other:
-                raise ValueError(f"rank {self.ranks.rank} does not know the command {other!r}")
+            case ExportModel(version):
+                self.export(version)
+            case ScoreGroup() | ChangeConfig():
+                raise ProtocolError(f"rank {self.ranks.rank} of a run was given {command.do}, a replay's command")
+            case _:
+                assert_never(command)

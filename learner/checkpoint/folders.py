@@ -25,6 +25,7 @@ from typing import Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from learner.link.messages import ManifestFacts
 from schemas.config.learner import LearnerConfig
 from schemas.disk import room
 from schemas.errors import FileError, WeirError
@@ -50,6 +51,10 @@ class Offsets(Record):
     status: int
     requests: dict[int, int] = Field(default_factory=dict)
     metrics: int = 0
+
+    @classmethod
+    def of(cls, facts: ManifestFacts) -> Offsets:
+        return cls(control=facts.control, status=facts.status, requests=dict(facts.requests), metrics=facts.metrics)
 
 
 class Determinism(Record):

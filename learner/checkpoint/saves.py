@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Manifest, Offsets, Saving, determinism
+from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle
 from learner.link.client import DispatcherClient
+from learner.link.messages import CheckpointSaved, FenceQuestion
 from schemas.config.config import Config
 from schemas.disk import told
 
@@ -49,19 +51,19 @@ class Saves:
             FileError: this one or the one before it cannot be written.
         """
         self.finish()
-        incarnation = self._dispatcher.incarnation
+        incarnation = self._dispatcher.claim.incarnation
         self._dispatcher.ask_manifest_facts()  # answered while the state is copied
-        self._ranks.rank0_tell("checkpoint", version=version, incarnation=incarnation)
+        self._ranks.send(BeginCheckpoint(version, incarnation))
         try:
             self._worker.begin_save(version, incarnation)
         finally:
             facts = self._dispatcher.manifest_facts()
         self._manifest = Manifest(
-            run=facts["uuid"],
+            run=facts.uuid,
             version=version,
             incarnation=incarnation,
-            topic_ids=facts["topic_ids"],
-            next_offsets=Offsets(**{name: facts[name] for name in Offsets.model_fields}),
+            topic_ids=dict(facts.topic_ids),
+            next_offsets=Offsets.of(facts),
             state_digest=state_digest,
             weights_digest=weights_digest,
             config_digest=self._config.digest,
@@ -89,15 +91,15 @@ class Saves:
             if self._worker.saving.wait(self._ranks.keepalive_s):
                 self._agree()
             else:
-                self._ranks.rank0_tell("wait")
+                self._ranks.send(Idle())
         if self._published is not None:
             while not wait([self._published], self._ranks.keepalive_s).done:  # for the dispatcher, which shows that it lives
-                self._ranks.rank0_tell("wait")
+                self._ranks.send(Idle())
             self._end()
 
     def _agree(self) -> None:
         """All ranks: their files are on disk. Then rank 0 goes on by itself."""
-        self._ranks.rank0_tell("checkpoint_end")
+        self._ranks.send(FinishCheckpoint())
         saving, manifest, future = self._worker.finish_save(), self._manifest, Future[None]()
 
         def publish() -> None:
@@ -121,7 +123,7 @@ class Saves:
     def _publish(self, saving: Saving, manifest: Manifest) -> None:
         began = time.monotonic()
         # Another learner may have claimed the run while this one was writing: asked once more right before the rename.
-        folder = saving.publish(manifest, confirm=self._dispatcher.fence)
+        folder = saving.publish(manifest, confirm=lambda: self._dispatcher.ask_save(FenceQuestion()))
         log.info("checkpoint %s published_s=%.2f", folder, time.monotonic() - began)
         self._retire()
 
@@ -135,4 +137,5 @@ class Saves:
         oldest = checkpoint.oldest(root)
         if oldest is not None:
             offsets = oldest.next_offsets
-            self._dispatcher.saved(oldest.version, {"control": offsets.control, "status": offsets.status}, offsets.requests)
+            single = {"control": offsets.control, "status": offsets.status}
+            self._dispatcher.ask_save(CheckpointSaved(oldest.version, single, offsets.requests))

@@ -1,31 +1,29 @@
-"""The socket between rank 0 and its dispatcher process: one question, one answer, msgpack frames with a length.
+"""The socket between rank 0 and its dispatcher process: one question, one answer.
 
-Invariants: rank 0 asks and the dispatcher answers each question once. `next` is answered within `ANSWER_S` (perhaps by `wait`);
-while another answer takes longer (an outage of the broker), the dispatcher sends a sign of life every `ALIVE_S`, so rank 0 waits
-for a dispatcher that lives, and for no other. When either end closes, the other's next call raises `LinkClosed`.
+Invariants: rank 0 asks and the dispatcher answers each question once. `NextQuestion` is answered within `ANSWER_S` (perhaps by
+`KeepWaiting`); while another answer takes longer (an outage of the broker), the dispatcher sends a sign of life every `ALIVE_S`,
+so rank 0 waits for a dispatcher that lives, and for no other. When either end closes, the other's next call raises `LinkClosed`.
 
-There are two of them: one for training, and one for checkpoints, whose questions are asked while training goes on.
+There are two of them: one for training, and one for checkpoints, whose questions are asked while training continues.
 """
 
 from __future__ import annotations
 
+import math
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, Final
+from multiprocessing.connection import Connection
+from typing import TypeVar
 
-import msgpack
+from learner.link.messages import Alive, Answer, Message, Question, RunRefused
+from schemas.errors import ConfigError, LostData, Problem, ProtocolError, WeirError
 
-from schemas.errors import WeirError
-
-ANSWER_S = 2.0  # the dispatcher answers `wait` after this long, so that rank 0 can show the other ranks that it lives
+ANSWER_S = 2.0  # the dispatcher answers `KeepWaiting` after this long, so that rank 0 can show the other ranks that it lives
 ALIVE_S = 2.0
-ALIVE: Final = {"alive": True}
-_LENGTH = struct.Struct("<Q")
 
-Message = dict[str, Any]
+A = TypeVar("A", bound=Answer)
 
 
 class LinkClosed(WeirError):
@@ -33,70 +31,86 @@ class LinkClosed(WeirError):
 
 
 class LinkSilent(WeirError):
-    """The process at the other end is there and says nothing."""
+    """The process at the other end is there and sends nothing."""
 
 
 class Link:
     """One end of the socket. Received by one thread; sent by any."""
 
     def __init__(self, sock: socket.socket, silence_s: float | None = None) -> None:
-        """silence_s: how long `receive` waits for the next bytes; None: for ever."""
-        self._socket = sock
+        """silence_s: how long `receive` waits for the next bytes, and `send` for room; None: for ever.
+
+        Owns `sock` from here on.
+        """
         self._silence_s = silence_s
         self._sending = threading.Lock()
-        sock.settimeout(silence_s)
+        sock.setblocking(True)
+        if silence_s is not None:
+            # `Connection` reads and writes the bare descriptor, so the kernel keeps the deadline of each read and write.
+            fraction, whole = math.modf(silence_s)
+            limit = struct.pack("@ll", int(whole), int(fraction * 1e6))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        self._connection = Connection(sock.detach())
 
     def send(self, message: Message) -> None:
-        body = msgpack.packb(message)
+        """
+        Raises:
+            LinkClosed, LinkSilent
+        """
         try:
             with self._sending:
-                self._socket.sendall(_LENGTH.pack(len(body)))
-                self._socket.sendall(body)
-        except TimeoutError as error:
+                self._connection.send(message)
+        except BlockingIOError as error:
             raise self._silent() from error
         except OSError as error:
             raise LinkClosed(f"the other process has gone ({error})") from error
 
     def receive(self) -> Message:
-        (length,) = _LENGTH.unpack(self._exactly(_LENGTH.size))
-        message: Message = msgpack.unpackb(self._exactly(length), raw=False, strict_map_key=False, max_bin_len=2**31 - 1)
-        return message
-
-    def ask(self, op: str, alive: Callable[[], None] = lambda: None, **payload: Any) -> Message:
-        """Rank 0: one question and its answer; `alive` is called at each sign of life before it.
+        """The next message.
 
         Raises:
             LinkClosed, LinkSilent
         """
-        self.send({"op": op, **payload})
-        return self.answer(alive)
+        try:
+            message: Message = self._connection.recv()
+        except BlockingIOError as error:
+            raise self._silent() from error
+        except EOFError as error:
+            raise LinkClosed("the other process has gone") from error
+        except OSError as error:
+            raise LinkClosed(f"the other process has gone ({error})") from error
+        return message
 
-    def answer(self, alive: Callable[[], None]) -> Message:
-        """Rank 0: the next message that is no sign of life."""
-        while (answer := self.receive()) == ALIVE:
+    def ask(self, question: Question, expected: type[A], alive: Callable[[], None] = lambda: None) -> A:
+        """Rank 0: one question and its answer, as by `answer`."""
+        self.send(question)
+        return self.answer(expected, alive)
+
+    def answer(self, expected: type[A], alive: Callable[[], None] = lambda: None) -> A:
+        """Rank 0: the next message that is no sign of life; `alive` is called at each of those.
+
+        Raises:
+            LinkClosed, LinkSilent
+            LostData, ConfigError: the dispatcher cannot serve the run.
+            ProtocolError: the answer is of another kind than `expected`.
+        """
+        while isinstance(answer := self.receive(), Alive):
             alive()
+        match answer:
+            case RunRefused(error, lost_data=True):
+                raise LostData(error)
+            case RunRefused(error):
+                raise ConfigError([Problem("dispatcher", None, error, "see above")])
+        if not isinstance(answer, expected):
+            raise ProtocolError(f"the dispatcher answered {type(answer).__name__}, expected was {expected.__name__}")
         return answer
 
     def close(self) -> None:
-        self._socket.close()
-
-    def _exactly(self, count: int) -> bytearray:
-        data = bytearray(count)
-        view, at = memoryview(data), 0
-        while at < count:
-            try:
-                read = self._socket.recv_into(view[at:])
-            except TimeoutError as error:
-                raise self._silent() from error
-            except OSError as error:
-                raise LinkClosed(f"the other process has gone ({error})") from error
-            if read == 0:
-                raise LinkClosed("the other process has gone")
-            at += read
-        return data
+        self._connection.close()
 
     def _silent(self) -> LinkSilent:
-        return LinkSilent(f"the other process said nothing for {self._silence_s:g} s; does it stand still?")
+        return LinkSilent(f"the other process sent nothing for {self._silence_s:g} s; does it stand still?")
 
 
 class Answers:
@@ -108,6 +122,7 @@ class Answers:
     def __init__(self, link: Link, *, owing: bool = False) -> None:
         self._link = link
         self._owing = threading.Event()
+        self._closed = threading.Event()
         if owing:
             self._owing.set()
         threading.Thread(target=self._live, name="signs-of-life", daemon=True).start()
@@ -118,19 +133,22 @@ class Answers:
         Raises:
             LinkClosed: rank 0 has gone.
         """
-        message = self._link.receive()
+        try:
+            message = self._link.receive()
+        except LinkClosed:
+            self._closed.set()
+            raise
         self._owing.set()  # before it is handled: who handles it may be waiting for the broker
         return message
 
-    def answer(self, message: Message) -> None:
+    def answer(self, answer: Answer) -> None:
         self._owing.clear()
-        self._link.send(message)
+        self._link.send(answer)
 
     def _live(self) -> None:
         try:
-            while True:
-                time.sleep(ALIVE_S)
+            while not self._closed.wait(ALIVE_S):
                 if self._owing.is_set():
-                    self._link.send(ALIVE)
+                    self._link.send(Alive())
         except LinkClosed:
-            return  # whoever waits for a question is told
+            return  # whoever waits for a question learns of it

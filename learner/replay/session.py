@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from learner.checkpoint.folders import determinism
+from learner.commands import EndRank
 from learner.ranks import Ranks
 from learner.replay.course import Course
 from learner.replay.plan import Job
@@ -29,5 +30,5 @@ def serve(job: Job, source: Source | None, outcomes: Mapping[int, StepMetrics], 
     if source is None:
         return worker.obey()
     code = Course(job, worker, source, outcomes, report, determinism(run.learner)).run()
-    ranks.rank0_tell("stop", code=code)
+    ranks.send(EndRank(code))
     return code

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from learner.commands import ChangeConfig, DigestState, GatherWeights, ReplayCommand, ScoreGroup, Train, TrainingCommand
 from learner.grpo.batch import deal, make_batch
 from learner.grpo.group_metrics import group_metrics
-from learner.ranks import Command, Ranks
+from learner.ranks import Ranks
 from learner.replay.compare import Figures
 from learner.session import make_policy
 from learner.worker import Worker
@@ -35,20 +36,21 @@ class ReplayWorker(Worker):
         """Train one version on its records in slot order."""
         groups = [decode(record) for record in records]
         shares = deal(groups, records, self.policy.dp_size, self.dp_of_rank)
-        self._tell("train", shares)
-        metrics = {**group_metrics(groups), **self.train(self.ranks.rank0_deal(shares))}
-        self.ranks.rank0_tell("refit")
+        self.ranks.send(Train([[len(record) for record in share] for share in shares]))
+        metrics = {**group_metrics(groups), **self.train(self.ranks.send_records(shares))}
+        self.ranks.send(GatherWeights())
         weights = self.send(()).digest
-        self.ranks.rank0_tell("digest")
+        self.ranks.send(DigestState())
         return Figures.of(metrics, self.state_digest(), weights)
 
     def present_digest(self) -> str:
-        self.ranks.rank0_tell("digest")
+        self.ranks.send(DigestState())
         return self.state_digest()
 
     def score(self, record: bytes) -> list[list[float]]:
         """Log-probability of every response token of each trajectory of one group; 0 where the environment wrote it."""
-        self._tell("score", [[record]] * self.ranks.size)
+        self.ranks.send(ScoreGroup(len(record)))
+        self.ranks.send_records([[record]] * self.ranks.size)
         return self._score(record)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -63,23 +65,20 @@ class ReplayWorker(Worker):
         """From now on work under the changed config, with the present state."""
         folder = Path(tempfile.mkdtemp(prefix="weir-replay-"))
         try:
-            self.ranks.rank0_tell("rebuild", folder=str(folder))
+            self.ranks.send(ChangeConfig(str(folder)))
             self._rebuild(folder)
         finally:
             shutil.rmtree(folder)
 
-    def _tell(self, command: str, shares: Sequence[Sequence[bytes]]) -> None:
-        self.ranks.rank0_tell(command, sizes=[[len(record) for record in share] for share in shares])
-
     # --- all ranks ------------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, command: Command) -> None:
-        match command["do"]:
-            case "score":
-                (record,) = self.ranks.take(command["sizes"][self.ranks.rank])
+    def _carry_out(self, command: TrainingCommand | ReplayCommand) -> None:
+        match command:
+            case ScoreGroup(size):
+                (record,) = self.ranks.receive_records([size])
                 self._score(record)
-            case "rebuild":
-                self._rebuild(Path(command["folder"]))
+            case ChangeConfig(folder):
+                self._rebuild(Path(folder))
             case _:
                 super()._carry_out(command)
 
@@ -95,7 +94,7 @@ class ReplayWorker(Worker):
         self.ranks.barrier()
         del self.policy
         gc.collect()
-        self.run = self._changed
+        self.config = self._changed
         self.policy = make_policy(self.config)
         self.policy.load(folder)
         self.ranks.barrier()

@@ -19,8 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
-from learner.dispatcher.deciding.core import Dispatcher
+from learner.dispatcher.deciding.control_state import StateChanges
+from learner.dispatcher.deciding.dispatcher import Dispatcher
+from learner.link import messages
 from schemas.records import status
 from schemas.records.control import State
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup, encode
@@ -74,11 +77,12 @@ class Fleet:
         self.in_hand: dict[str, dict[Any, Request]] = defaultdict(dict)
         self.tokens: dict[str, int] = defaultdict(int)
         self.later: deque[ev.Event] = deque()
-        self.answers: list[ev.Command] = []
+        self.answers: list[cmd.Command] = []
         self.offset = 0
         self.state: State | None = None
         self.random = random.Random(1)
         self.names = [f"p{number:04d}" for number in range(producers)]
+        self.changes = StateChanges(self.core.state)
         self.obey(self.core.begin())
 
     def burst(self, kind: str, events: Sequence[Callable[[], ev.Event]]) -> None:
@@ -87,16 +91,17 @@ class Fleet:
         began = time.thread_time()
         for event in events:
             done.append(self.core.on(event()))
-            self.core.state_changed()  # as the shell asks
+            self.changes.pending()  # as the shell asks
         cost, count = self.cost.get(kind, (0.0, 0))
         self.cost[kind] = cost + time.thread_time() - began, count + len(events)
         for commands in done:
             self.obey(commands)
         while self.later:
             self.obey(self.core.on(self.later.popleft()))
-        if self.core.state_changed():
+        if self.changes.pending():
             began = time.thread_time()
-            self.state = self.core.take_state()
+            self.state = self.changes.take()
+            assert self.state is not None
             self.state.to_bytes()
             cost, count = self.cost.get("state", (0.0, 0))
             self.cost["state"] = cost + time.thread_time() - began, count + 1
@@ -107,44 +112,44 @@ class Fleet:
     def statuses(self, kind: str, records: Iterable[bytes]) -> None:
         self.burst(kind, [partial(status_read, record) for record in records])
 
-    def obey(self, commands: list[ev.Command]) -> None:
+    def obey(self, commands: list[cmd.Command]) -> None:
         for command in commands:
             match command:
-                case ev.SendRequest(request, _):
+                case cmd.SendRequest(request, _):
                     if request.kind == "rollout":
                         self.work.append(request)
                         self.in_hand[request.producer][request.key] = request
-                case ev.MakeTopic(kind, version):
+                case cmd.MakeTopic(kind, version):
                     self.later.append(ev.TopicReady(kind, version, f"topic{version}"))
-                case ev.WriteSeal(seal):
+                case cmd.WriteSeal(seal):
                     self.later.append(ev.SealRead(seal, self.offset))
-                case ev.AnswerBatch() | ev.AnswerRefit() | ev.AnswerFinish() | ev.AnswerStop():
+                case cmd.HandOverBatch() | messages.StartRefit() | messages.FinishRun() | messages.EndRun():
                     self.answers.append(command)
                 case _:
                     pass
 
     def run(self) -> None:
         self.statuses("report", [make_report(n, capacity=8, dataset=make_dataset(rows=ROWS)).to_bytes() for n in self.names])
-        self.timed("rank 0", lambda: ev.LearnerReady(0, self.plan.plan_digest, "w0"))
+        self.timed("rank 0", lambda: messages.LearnerReady(0, self.plan.plan_digest, "w0"))
         beat = 0
         while True:
-            self.timed("rank 0", ev.NextAsked)
+            self.timed("rank 0", messages.NextQuestion)
             while not self.answers:
                 beat += 1
                 self.timed("beat", partial(ev.BeatRead, beat))
                 self.roll_out()
             match self.answers.pop():
-                case ev.AnswerRefit(number, version, _, _):
+                case messages.StartRefit(number, version, _, _):
                     self.refit(number, version)
-                case ev.AnswerBatch(version=version):
-                    self.timed("rank 0", partial(ev.Trained, version, waited=True))
+                case cmd.HandOverBatch(version=version):
+                    self.timed("rank 0", partial(messages.VersionTrained, version, waited=True))
                 case other:
-                    assert isinstance(other, ev.AnswerFinish), other
+                    assert isinstance(other, messages.FinishRun), other
                     return
 
     def refit(self, number: int, version: int) -> None:
-        self.timed("rank 0", lambda: ev.Offered([("h", 1, "p", None)]))
-        self.timed("rank 0", lambda: ev.Sent(f"w{version}", {}))
+        self.timed("rank 0", lambda: messages.RendezvousOpen([messages.Rendezvous("h", 1, "p", None)]))
+        self.timed("rank 0", lambda: messages.WeightsSent(f"w{version}", {}))
         acks = [make_ack(n, "loaded", round=number, version=version, digest=f"w{version}") for n in self.names]
         self.statuses("ack", [ack.to_bytes() for ack in acks])
 
@@ -174,11 +179,11 @@ class Fleet:
     def heartbeat(self, name: str) -> bytes:
         requests = self.in_hand[name].values()
         hand = [InHand(kind="rollout", target=r.target, slot=r.slot, draw=r.draw, attempt=r.attempt, tokens=3) for r in requests]
-        held = self.core.roster.producers[name].held
+        held = self.core.state.roster.producers[name].held
         return make_heartbeat(name, held, hand, capacity=8, engine_tokens=self.tokens[name]).to_bytes()
 
     def group(self, request: Request) -> tuple[bytes, dict[str, bytes]]:
-        held = self.core.roster.producers[request.producer].held
+        held = self.core.state.roster.producers[request.producer].held
         trajectory = Trajectory(
             tokens=np.arange(TOKENS, dtype="<u4"),
             mask=np.ones(TOKENS, dtype="|u1"),

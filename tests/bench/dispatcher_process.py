@@ -24,7 +24,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, assert_never
 
 import psutil
 
@@ -36,9 +36,31 @@ from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics
-from learner.dispatcher.__main__ import plan_of, serve
+from learner.dispatcher.service import plan_of, serve
 from learner.dispatcher.takeover.claim import Claimed
 from learner.link.channel import Answers, Link
+from learner.link.messages import (
+    Answer,
+    CheckpointSaved,
+    ClaimWon,
+    Done,
+    EndRun,
+    FinishRun,
+    KeepWaiting,
+    LearnerReady,
+    ManifestFacts,
+    ManifestQuestion,
+    NextAnswer,
+    NextQuestion,
+    Question,
+    Rendezvous,
+    RendezvousOpen,
+    RunFinished,
+    StartRefit,
+    TrainVersion,
+    VersionTrained,
+    WeightsSent,
+)
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.records import control, headers
@@ -50,6 +72,8 @@ from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, InHand, 
 from tests.bench.figures import tell
 from tests.fakes.runs import make_group, make_trajectory
 from tests.pipeline import SCRIPTED
+
+A = TypeVar("A", bound=Answer)
 
 ROWS = 1 << 20
 SAVE_PERIOD, KEEP = 50, 2
@@ -81,7 +105,7 @@ class Stand:
 
     def __init__(self, folder: Path, bootstrap: str, *, slots: int, versions: int) -> None:
         run_id = f"bench-{secrets.token_hex(4)}"
-        changes = [f"config.run_id={run_id}", f"run.dir={folder}", *SCRIPTED, f"grpo.num_prompts_per_step={slots}"]
+        changes = [f"run.id={run_id}", f"run.dir={folder}", *SCRIPTED, f"grpo.num_prompts_per_step={slots}"]
         changes += ["grpo.num_generations_per_prompt=1", f"grpo.max_num_steps={versions}", "producer.count=1"]
         changes += ["dispatch.max_lost=1000000"]
         self.config: Config = load_for_process("launch/configs/tiny.yaml", changes)
@@ -95,7 +119,7 @@ class Stand:
         self._saves = Link(saves)
         self._dispatcher = threading.Thread(target=self._serve, daemon=True)
         self._dispatcher.start()
-        self.claimed = self.link.answer(lambda: None)
+        self.claimed = self.link.answer(ClaimWon)
         self.inbox: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
         self.writer = LogWriter(self.config.kafka, bootstrap, f"{run_id}.producer", self.inbox.put)
         self.reader = LogReader(self.config.kafka, bootstrap, f"{run_id}.producer", f"{run_id}.producer", self.inbox.put)
@@ -122,7 +146,7 @@ class Stand:
         self.writer.post(self.topics.status, record.to_bytes(), key="bench")
 
     def _report(self) -> None:
-        claimed = Claimed(self.claimed["uuid"], self.claimed["incarnation"], None, 0)
+        claimed = Claimed(self.claimed.uuid, self.claimed.incarnation, None, 0)
         plan = plan_of(self.config, claimed)
         self._say(
             Report(
@@ -144,7 +168,7 @@ class Stand:
         while not self.over.wait(1.0):
             state = ProducerState.SERVING
             self._say(
-                Heartbeat(uuid=self.claimed["uuid"], producer="bench", state=state, held=self.held, engine_tokens=0, capacity=8)
+                Heartbeat(uuid=self.claimed.uuid, producer="bench", state=state, held=self.held, engine_tokens=0, capacity=8)
             )
 
     def _produce(self) -> None:
@@ -173,7 +197,7 @@ class Stand:
             self.held = round_.version
         self._say(
             Ack(
-                uuid=self.claimed["uuid"],
+                uuid=self.claimed.uuid,
                 producer="bench",
                 incarnation=incarnation,
                 round=round_.number,
@@ -202,27 +226,28 @@ class Stand:
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
 
-    def ask(self, op: str, **payload: Any) -> dict[str, Any]:
+    def ask(self, question: Question, expected: type[A]) -> A:
         if not self.failed.empty():
             raise self.failed.get()
-        return self.link.ask(op, **payload)
+        return self.link.ask(question, expected)
 
     def rank0_turn(self) -> bool:
         """One question of rank 0 and what follows from it. False when all is trained."""
-        answer = self.ask("next")
-        match answer["do"]:
-            case "refit":
-                self.ask("offer", rendezvous=[["127.0.0.1", 1, "bench", None] for _ in answer["groups"]])
-                self.ask("sent", digest=f"w{answer['version']}", failed={})
-            case "batch":
-                self.version = answer["version"] + 1
-                self.ask("trained", version=answer["version"], waited=True, weights_digest=None)
-            case "finish":
-                self.ask("finished")
-            case "stop":
+        match work := self.ask(NextQuestion(), NextAnswer).work:
+            case StartRefit():
+                self.ask(RendezvousOpen([Rendezvous("127.0.0.1", 1, "bench") for _ in work.groups]), Done)
+                self.ask(WeightsSent(f"w{work.version}", {}), Done)
+            case TrainVersion():
+                self.version = work.version + 1
+                self.ask(VersionTrained(work.version, waited=True), Done)
+            case FinishRun():
+                self.ask(RunFinished(), Done)
+            case EndRun():
                 return False
-            case _:
+            case KeepWaiting():
                 pass
+            case _:
+                assert_never(work)
         return True
 
     def close(self) -> None:
@@ -236,7 +261,7 @@ class Stand:
 def reissue_latency_ms(folder: Path, bootstrap: str, count: int) -> dict[str, float]:
     """Hand every request back as soon as it is read, `count` times."""
     stand = Stand(folder, bootstrap, slots=1, versions=1)
-    stand.ask("ready", version=0, plan_digest=plan_digest(stand), weights_digest="w0")
+    stand.ask(LearnerReady(0, plan_digest(stand), "w0"), Done)
     turns = threading.Thread(target=_turn_until, args=(stand,), daemon=True)
     turns.start()
     latencies = []
@@ -265,15 +290,15 @@ def _turn_until(stand: Stand) -> None:
 
 
 def plan_digest(stand: Stand) -> str:
-    return plan_of(stand.config, Claimed(stand.claimed["uuid"], stand.claimed["incarnation"], None, 0)).plan_digest
+    return plan_of(stand.config, Claimed(stand.claimed.uuid, stand.claimed.incarnation, None, 0)).plan_digest
 
 
 def growth(folder: Path, bootstrap: str, versions: int) -> dict[str, float]:
     stats = ClientStats()
     stand = Stand(folder, bootstrap, slots=1, versions=versions)
-    stand.ask("ready", version=0, plan_digest=plan_digest(stand), weights_digest="w0")
+    stand.ask(LearnerReady(0, plan_digest(stand), "w0"), Done)
     client = clients.make_admin(stand.config.kafka, bootstrap, "bench")
-    kept: collections.deque[dict[str, Any]] = collections.deque(maxlen=KEEP)
+    kept: collections.deque[tuple[int, ManifestFacts]] = collections.deque(maxlen=KEEP)
     process, marks, saved = psutil.Process(), {}, 0
     publisher = threading.Thread(target=_publish_all, args=(stand,), daemon=True)
     publisher.start()
@@ -281,10 +306,10 @@ def growth(folder: Path, bootstrap: str, versions: int) -> dict[str, float]:
     while stand.rank0_turn():
         if stand.version % SAVE_PERIOD == 0 and stand.version > saved:
             saved = stand.version
-            kept.append({"version": saved, **stand.ask("manifest")})
-            oldest = kept[0]
-            offsets = {"control": oldest["control"], "status": oldest["status"]}
-            stand.ask("saved", oldest=oldest["version"], offsets=offsets, requests=oldest["requests"])
+            kept.append((saved, stand.ask(ManifestQuestion(), ManifestFacts)))
+            oldest, facts = kept[0]
+            offsets = {"control": facts.control, "status": facts.status}
+            stand.ask(CheckpointSaved(oldest, offsets, facts.requests), Done)
         if stand.version in (versions // 10, versions) and stand.version not in marks:
             gc.collect()
             marks[stand.version] = {

@@ -8,9 +8,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
-from learner.dispatcher.deciding.core import Dispatcher
-from learner.dispatcher.deciding.plan import Plan
+from learner.dispatcher.deciding.control_state import Announcement, StateChanges
+from learner.dispatcher.deciding.dispatcher import Dispatcher
+from learner.dispatcher.state.plan import Plan
+from learner.link import messages
 from schemas.identity import Attempt
 from schemas.records.control import State
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
@@ -64,7 +67,7 @@ def make_group_read(
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class StateWritten:
     """A control state that the shell would write after the commands of an event."""
 
     state: State
@@ -76,6 +79,7 @@ class Driver:
     def __init__(self, plan: Plan | None = None, version: int = 0, inherited: State | None = None, **sections: Any) -> None:
         self.plan = plan or make_plan(**sections)
         self.core = Dispatcher(self.plan, version, inherited)
+        self.changes = StateChanges(self.core.state)
         self.commands: list[Any] = []
         self.version, self.digest = version, f"w{version}"
         self.offsets = 0
@@ -83,52 +87,55 @@ class Driver:
 
     # --- events -------------------------------------------------------------------------------------------------------------
 
-    def on(self, *events: ev.Event) -> list[ev.Command]:
+    def on(self, *events: ev.Event) -> list[cmd.Command]:
         """The commands of these events, topics made meanwhile included."""
         before = len(self.commands)
         for event in events:
             self._done(self.core.on(event))
         return self.commands[before:]
 
-    def _done(self, commands: Sequence[ev.Command]) -> None:
-        self.core.validate()
-        if self.core.state_changed():  # as the shell does before it sends requests
-            self.commands.append(Published(self.core.take_state()))
+    def _done(self, commands: Sequence[cmd.Command]) -> None:
+        self.core.state.validate()
+        state = self.changes.take()
+        if state is not None:  # as the shell does before it sends requests
+            self.commands.append(StateWritten(state))
+        else:  # and when there is nothing to write, what was written last still says all that holds
+            assert Announcement.of(self.core.state).to_state(self.plan) == self.state
         self.commands += commands
         for command in commands:
-            if isinstance(command, ev.MakeTopic):
+            if isinstance(command, cmd.MakeTopic):
                 self.on(ev.TopicReady(command.kind, command.version, f"id-{command.kind}-{command.version}"))
 
-    def status(self, *records: Any) -> list[ev.Command]:
+    def status(self, *records: Any) -> list[cmd.Command]:
         return self.on(*(ev.StatusRead(record) for record in records))
 
-    def beats(self, count: int, hearts: Iterable[str] = ()) -> list[ev.Command]:
+    def beats(self, count: int, hearts: Iterable[str] = ()) -> list[cmd.Command]:
         """`count` beats; `hearts` send a heartbeat before each, with tokens that grow for all that they have in hand."""
         before = len(self.commands)
         for _ in range(count):
             for name in hearts:
                 self.heartbeat(name)
-            self.on(ev.BeatRead(self.core.beat + 1))
+            self.on(ev.BeatRead(self.core.state.clock.beat + 1))
         return self.commands[before:]
 
     def heartbeat(self, name: str, grown: bool = True) -> None:
-        producer = self.core.roster.producers.get(name)
+        producer = self.core.state.roster.producers.get(name)
         work = sorted(producer.assigned) if producer else []
-        tokens = self.core.beat + 1 if grown else 0
+        tokens = self.core.state.clock.beat + 1 if grown else 0
         held = producer.held if producer else 0
         self.status(
             make_heartbeat(name, held, [in_hand(at, kind, tokens) for kind, at in work], engine_tokens=tokens * len(work))
         )
 
-    def ready(self) -> list[ev.Command]:
-        return self.on(ev.LearnerReady(self.version, PLAN_DIGEST, self.digest))
+    def ready(self) -> list[cmd.Command]:
+        return self.on(messages.LearnerReady(self.version, PLAN_DIGEST, self.digest))
 
-    def ask(self) -> list[ev.Command]:
+    def ask(self) -> list[cmd.Command]:
         """Rank 0 asks what to do; when it was told to wait before, it asks again."""
-        self.core.asked = False
-        return self.on(ev.NextAsked())
+        self.core.state.learner.asked = False
+        return self.on(messages.NextQuestion())
 
-    def join(self, *names: str, **changes: Any) -> list[ev.Command]:
+    def join(self, *names: str, **changes: Any) -> list[cmd.Command]:
         return self.status(*(make_report(name, **{"dataset": make_dataset(), **changes}) for name in names))
 
     # --- longer ways --------------------------------------------------------------------------------------------------------
@@ -140,17 +147,18 @@ class Driver:
         self.ask()
         self.refit()
 
-    def refit(self, failing: dict[str, str] | None = None, silent: Sequence[str] = ()) -> list[ev.Command]:
+    def refit(self, failing: dict[str, str] | None = None, silent: Sequence[str] = ()) -> list[cmd.Command]:
         """Carry the round that is on to its end. `failing` answer with an error, `silent` do not answer at all."""
         before = len(self.commands)
-        assert self.core.round is not None, "no round is on"
-        number, version = self.core.round.number, self.core.round.version
-        for name in sorted(self.core.round.members):
+        assert self.core.state.round is not None, "no round is on"
+        number, version = self.core.state.round.number, self.core.state.round.version
+        for name in sorted(self.core.state.round.members):
             if name not in silent:
                 self.ack(name, "pause")
-        answer = self.last(ev.AnswerRefit)
-        self.on(ev.Offered([("host", 1, f"{number}/{index}", None) for index in range(len(answer.groups))]))
-        self.on(ev.Sent(self.digest, {}))
+        answer = self.last(messages.StartRefit)
+        offers = [messages.Rendezvous("host", 1, f"{number}/{index}") for index in range(len(answer.groups))]
+        self.on(messages.RendezvousOpen(offers))
+        self.on(messages.WeightsSent(self.digest, {}))
         for name in sorted(name for group in answer.groups for name in group):
             if name in (failing or {}):
                 self.ack(name, "loaded", ok=False, error=(failing or {})[name], round=number, version=version)
@@ -158,31 +166,31 @@ class Driver:
                 self.ack(name, "loaded", round=number, version=version)
         return self.commands[before:]
 
-    def ack(self, name: str, phase: str, **changes: Any) -> list[ev.Command]:
-        round_ = self.core.round
+    def ack(self, name: str, phase: str, **changes: Any) -> list[cmd.Command]:
+        round_ = self.core.state.round
         values: dict[str, Any] = {"incarnation": self.plan.incarnation, "digest": self.digest if phase == "loaded" else None}
         if round_ is not None:
             values |= {"round": round_.number, "version": round_.version}
         return self.status(make_ack(name, phase, **{**values, **changes}))
 
-    def publish(self, *requests: Request, producer: str | None = None) -> list[ev.Command]:
+    def publish(self, *requests: Request, producer: str | None = None) -> list[cmd.Command]:
         """The groups of these requests are read from the log."""
         before = len(self.commands)
         for request in requests:
             self.group(request.key, producer or request.producer, request.kind)
         return self.commands[before:]
 
-    def group(self, at: Attempt, producer: str = "p0", kind: str = "rollout", reward: float = 1.0) -> list[ev.Command]:
+    def group(self, at: Attempt, producer: str = "p0", kind: str = "rollout", reward: float = 1.0) -> list[cmd.Command]:
         self.offsets += 1
         return self.on(make_group_read(at, producer, kind, self.offsets, reward))
 
-    def fail(self, request: Request, failure: FailureKind, reason: str = "because") -> list[ev.Command]:
+    def fail(self, request: Request, failure: FailureKind, reason: str = "because") -> list[cmd.Command]:
         return self.status(make_failed(request.producer, request.key, failure, request.kind, reason))
 
-    def fill(self, version: int) -> list[ev.Command]:
+    def fill(self, version: int) -> list[cmd.Command]:
         """Publish every group of a version that was asked for, and read back the seal that follows."""
         before = len(self.commands)
-        slots = self.core.table.get("rollout", version)
+        slots = self.core.state.slots.get("rollout", version)
         assert slots is not None
         for slot in slots.slots:
             for name, at in list(slot.holders.items()):
@@ -190,18 +198,18 @@ class Driver:
         self.read_seal(version)
         return self.commands[before:]
 
-    def read_seal(self, version: int) -> list[ev.Command]:
-        seals = [c.seal for c in self.all(ev.WriteSeal) if c.seal.version == version]
+    def read_seal(self, version: int) -> list[cmd.Command]:
+        seals = [c.seal for c in self.all(cmd.WriteSeal) if c.seal.version == version]
         assert len(seals) == 1, f"{len(seals)} seals of version {version} were written"
         return self.on(ev.SealRead(seals[0], 99))
 
-    def train(self, waited: bool = False, digest: str | None = None) -> list[ev.Command]:
+    def train(self, waited: bool = False, digest: str | None = None) -> list[cmd.Command]:
         """Rank 0 trains the batch that it was given, and asks again."""
-        batch = self.last(ev.AnswerBatch)
+        batch = self.last(cmd.HandOverBatch)
         assert batch.version == self.version
         self.version += 1
         self.digest = digest or f"w{self.version}"
-        commands = self.on(ev.Trained(batch.version, waited, self.digest if batch.catch_up else None))
+        commands = self.on(messages.VersionTrained(batch.version, waited, self.digest if batch.catch_up else None))
         return commands + self.ask()
 
     def step(self) -> None:
@@ -209,7 +217,7 @@ class Driver:
         self.fill(self.version)
         self.ask()
         self.train()
-        if self.core.round is not None:
+        if self.core.state.round is not None:
             self.refit()
 
     # --- what was commanded -------------------------------------------------------------------------------------------------
@@ -225,7 +233,7 @@ class Driver:
     @property
     def state(self) -> State:
         """The last control state."""
-        return self.last(Published).state
+        return self.last(StateWritten).state
 
 
 def started(*names: str, validation_rows: int | None = None, **sections: Any) -> Driver:
@@ -235,17 +243,17 @@ def started(*names: str, validation_rows: int | None = None, **sections: Any) ->
     return driver
 
 
-def of(kind: type[C], commands: Sequence[ev.Command]) -> list[C]:
+def of(kind: type[C], commands: Sequence[cmd.Command]) -> list[C]:
     return [command for command in commands if isinstance(command, kind)]
 
 
-def requests(commands: Sequence[ev.Command], kind: str | None = None) -> list[Request]:
+def requests(commands: Sequence[cmd.Command], kind: str | None = None) -> list[Request]:
     """Requests among the commands, cancels left out unless asked for."""
-    found = [c.request for c in of(ev.SendRequest, commands)]
+    found = [c.request for c in of(cmd.SendRequest, commands)]
     return [r for r in found if (r.kind != "cancel" if kind is None else r.kind == kind)]
 
 
-def keys(commands: Sequence[ev.Command], kind: str | None = None) -> list[tuple[str, str]]:
+def keys(commands: Sequence[cmd.Command], kind: str | None = None) -> list[tuple[str, str]]:
     """(producer, key) of the requests among the commands."""
     return [(r.producer, str(r.key)) for r in requests(commands, kind)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from learner.dispatcher.deciding.plan import Plan
+from learner.dispatcher.state.plan import Plan
 from schemas.config.dispatch import DispatchConfig, RefitConfig
 from schemas.config.grpo import GenerationConfig, GrpoConfig
 from tests.fakes.records import DIGESTS, PLAN_DIGEST, UUID

@@ -6,8 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as de
-from learner.dispatcher.deciding.core import Dispatcher
+from learner.dispatcher.deciding.control_state import StateChanges
+from learner.dispatcher.deciding.dispatcher import Dispatcher
+from learner.dispatcher.state.slots import Kind
+from learner.link import messages
 from producer.engine.protocol import Loaded
 from schemas.records.control import Claim, State
 from schemas.records.seal import Seal
@@ -35,6 +39,7 @@ class SimLearner:
         self.incarnation = logs.append(CONTROL, make_claim())
         self.control_end = self.incarnation + 1
         self.core = Dispatcher(world.plan_of(self.incarnation), version, before)
+        self.changes = StateChanges(self.core.state)
         self.reader = Reader(logs)
         self.reader.positions[STATUS, 0] = status_end
         self.jobs: deque[Callable[[], None]] = deque()
@@ -44,8 +49,8 @@ class SimLearner:
         self.seals_written: set[int] = set()
         self.beat_number = 0
         self.beat_due = True
-        self.answer: de.AnswerRefit | de.AnswerBatch | de.AnswerFinish | de.AnswerStop | None = None
-        self.listening: de.AnswerRefit | None = None
+        self.answer: messages.StartRefit | cmd.HandOverBatch | messages.FinishRun | messages.EndRun | None = None
+        self.listening: messages.StartRefit | None = None
         self.patience = 0
         self.ready = False
         self.over = False
@@ -53,7 +58,7 @@ class SimLearner:
         if before is not None:
             for kind, topic_version in sorted(logs.topics):
                 if kind == "rollout" and topic_version >= version:
-                    self.core.topics_asked.add(("rollout", topic_version))
+                    self.core.state.topics.making.add(("rollout", topic_version))
                     self.topic_ready("rollout", topic_version)
         self.do(self.core.begin())
 
@@ -78,7 +83,7 @@ class SimLearner:
             if record.incarnation == self.incarnation:
                 self.beat_due = True
                 if self.fence():
-                    self.core.tell_again()
+                    self.changes.forget()
                 self.on(de.BeatRead(record.number))
         else:
             self.on(de.StatusRead(record))
@@ -121,24 +126,24 @@ class SimLearner:
         answer = self.answer
         if not self.ready:
             self.ready = True
-            self.on(de.LearnerReady(self.version, PLAN_DIGEST, self.digest))
+            self.on(messages.LearnerReady(self.version, PLAN_DIGEST, self.digest))
         elif answer is None:
-            self.core.asked = False  # the shell has answered `wait`, and rank 0 asks again
-            self.on(de.NextAsked())
-        elif isinstance(answer, de.AnswerRefit):
+            self.core.state.learner.asked = False  # the shell has answered `wait`, and rank 0 asks again
+            self.on(messages.NextQuestion())
+        elif isinstance(answer, messages.StartRefit):
             if self.listening is None:
                 self.listening, self.patience = answer, 6
                 prefixes = [self.prefix(index) for index in range(len(answer.groups))]
-                self.on(de.Offered([("host", 1, prefix, None) for prefix in prefixes]))
+                self.on(messages.RendezvousOpen([messages.Rendezvous("host", 1, prefix, None) for prefix in prefixes]))
             elif self.patience > 0 and not all(self.members_there(i) for i in range(len(answer.groups))):
                 self.patience -= 1
             else:
                 self.send(answer)
-        elif isinstance(answer, de.AnswerBatch):
+        elif isinstance(answer, cmd.HandOverBatch):
             self.train(answer)
-        elif isinstance(answer, de.AnswerFinish):
+        elif isinstance(answer, messages.FinishRun):
             self.answer = None
-            self.on(de.Finished())
+            self.on(messages.RunFinished())
             self.finished = self.over = True
         else:
             self.over = True
@@ -147,14 +152,14 @@ class SimLearner:
     # --- refit --------------------------------------------------------------------------------------------------------------
 
     def prefix(self, index: int) -> str:
-        assert self.answer is not None and isinstance(self.answer, de.AnswerRefit)
+        assert self.answer is not None and isinstance(self.answer, messages.StartRefit)
         return f"{self.incarnation}/{self.answer.number}/{index}"
 
     def members_there(self, index: int) -> bool:
-        assert isinstance(self.answer, de.AnswerRefit)
+        assert isinstance(self.answer, messages.StartRefit)
         return all(self.world.receiver(name, self.prefix(index)) is not None for name in self.answer.groups[index])
 
-    def send(self, answer: de.AnswerRefit) -> None:
+    def send(self, answer: messages.StartRefit) -> None:
         """Send to each group: it fails as a whole, but under faults a member may have got all of it."""
         failed: dict[int, str] = {}
         for index, group in enumerate(answer.groups):
@@ -169,11 +174,11 @@ class SimLearner:
                     receiver.outcome = Loaded(self.version, self.digest, 0.0) if good or late else "reset by peer"
         assert answer.version == self.version
         self.listening = self.answer = None
-        self.on(de.Sent(self.digest, failed))
+        self.on(messages.WeightsSent(self.digest, failed))
 
     # --- training -----------------------------------------------------------------------------------------------------------
 
-    def train(self, answer: de.AnswerBatch) -> None:
+    def train(self, answer: cmd.HandOverBatch) -> None:
         assert answer.version == self.version
         self.world.check_batch(answer.version, answer.seal, answer.seal_offset)
         self.version += 1
@@ -183,58 +188,61 @@ class SimLearner:
             self.world.checkpoint = (self.version, self.digest)
         self.answer = None
         self.on(
-            de.Trained(answer.version, waited=self.beat_number % 2 == 0, weights_digest=self.digest if answer.catch_up else None)
+            messages.VersionTrained(
+                answer.version, waited=self.beat_number % 2 == 0, weights_digest=self.digest if answer.catch_up else None
+            )
         )
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 
     def on(self, event: de.Event) -> None:
         self.do(self.core.on(event))
-        self.core.validate()
+        self.core.state.validate()
 
-    def do(self, commands: list[de.Command]) -> None:
+    def do(self, commands: list[cmd.Command]) -> None:
         for command in commands:
             self.obey(command)
-        if self.core.state_changed():
-            self.publish(self.core.take_state())
+        state = self.changes.take()
+        if state is not None:
+            self.publish(state)
 
-    def obey(self, command: de.Command) -> None:
+    def obey(self, command: cmd.Command) -> None:
         match command:
-            case de.SendRequest(request, partition):
+            case cmd.SendRequest(request, partition):
                 self.world.check_request(request, self.core)
                 self.world.logs.append(REQUESTS, request, partition)
-            case de.MakeTopic(kind, version):
+            case cmd.MakeTopic(kind, version):
                 self.jobs.append(lambda: self.make_topic(kind, version))
-            case de.CloseTopic(kind, version):
+            case cmd.CloseTopic(kind, version):
                 for closed in [place for place in self.reader.positions if place[0] == (kind, version)]:
                     del self.reader.positions[closed]
-            case de.WriteSeal(seal):
+            case cmd.WriteSeal(seal):
                 self.fence()
                 assert seal.version not in self.seals_written, "one learner seals a version once"
                 self.seals_written.add(seal.version)
                 self.world.logs.append(("rollout", seal.version), seal, 0)
-            case de.ReadPast(beat):
+            case cmd.ReadPast(beat):
                 self.jobs.append(lambda: self.start_read_past(beat))
-            case de.AnswerRefit():
+            case messages.StartRefit():
                 self.fence()
                 self.answer = command
-            case de.AnswerBatch() | de.AnswerFinish() | de.AnswerStop():
+            case cmd.HandOverBatch() | messages.FinishRun() | messages.EndRun():
                 self.answer = command
-            case de.ValidationDone(version, rewards, _, missing):
+            case cmd.ValidationDone(version, rewards, _, missing):
                 assert len(rewards) + missing == self.world.dataset.validation_rows, command
                 self.world.validated.setdefault(version, []).append(missing)
-            case de.Note():
+            case cmd.Note():
                 pass
 
     def publish(self, state: State) -> None:
         self.world.check_state(state)
         self.world.logs.append(CONTROL, state)
 
-    def make_topic(self, kind: de.Kind, version: int) -> None:
+    def make_topic(self, kind: Kind, version: int) -> None:
         self.world.logs.make((kind, version), self.world.settings.partitions)
         self.topic_ready(kind, version)
 
-    def topic_ready(self, kind: de.Kind, version: int) -> None:
+    def topic_ready(self, kind: Kind, version: int) -> None:
         for partition in range(self.world.settings.partitions):
             self.reader.positions[(kind, version), partition] = 0
         self.on(de.TopicReady(kind, version, f"id-{kind}-{version}"))

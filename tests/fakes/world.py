@@ -13,8 +13,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from learner.dispatcher.deciding.core import Dispatcher
-from learner.dispatcher.deciding.plan import Plan
+from learner.dispatcher.deciding.dispatcher import Dispatcher
+from learner.dispatcher.deciding.reporting import waits_for
+from learner.dispatcher.state.plan import Plan
 from schemas.draws import row_of
 from schemas.identity import Attempt
 from schemas.records.control import Claim, DatasetFacts, State
@@ -205,12 +206,12 @@ class World:
     def check_request(self, request: Request, core: Dispatcher) -> None:
         if request.kind == "cancel":
             return
-        held = core.roster.producers[request.producer].held
+        held = core.state.roster.producers[request.producer].held
         assert request.target - self.settings.max_age <= held <= request.target, (request, held)
         if request.kind == "validation":
             assert held == request.target
         else:
-            assert request.target in core.window and request.target > core.sealed_through
+            assert request.target in core.state.window and request.target > core.state.sealed_through
 
     def check_batch(self, version: int, seal: Seal, offset: int) -> None:
         """The first seal of the log is the batch of every learner; each of its slots is a whole group of that slot."""
@@ -263,15 +264,15 @@ class World:
         raise AssertionError(f"not finished after {rounds} rounds:\n" + "\n".join(self.story()))
 
     def story(self) -> Iterator[str]:
-        core = self.learner.core
-        yield f"v={core.version} F={core.frontier} sealed_through={core.sealed_through} window={core.window} round={core.round}"
-        yield f"stop={core.stop} awaited={core.awaited} settled={core.settled} validation={core.validation.version}"
-        yield f"rank 0: {self.learner.answer}, waits for {core.waits_for()}"
-        for slots in core.table.open_versions.values():
+        s = self.learner.core.state
+        yield f"version={s.version} frontier={s.frontier} sealed_through={s.sealed_through} window={s.window} round={s.round}"
+        yield f"stop={s.stop} takeover={s.takeover} validation={s.validation.version}"
+        yield f"rank 0: {self.learner.answer}, waits for {waits_for(s)}"
+        for slots in s.slots.open_versions.values():
             for slot in slots.slots:
-                yield f"{slots.kind} {slot.next_key} {slot.state.value} {slot.holders} {list(slot.story)[-6:]}"
+                yield f"{slots.kind} {slot.next_key} {slot.state.value} {slot.holders} {list(slot.history)[-6:]}"
         for p in self.producers:
-            known = core.roster.producers.get(p.name)
+            known = s.roster.producers.get(p.name)
             where = f"alive={p.alive} frozen={p.frozen} hung={p.hung} gone={p.gone}"
             yield f"{p.name} {where} {p.core.freeze} {p.core.engine} held={p.version}"
             yield f"    work={ {k: w.running for k, w in p.core.work.items()} } roster={known}"

@@ -6,13 +6,15 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint import saves
 from learner.checkpoint.saves import Saves
+from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle, TrainingCommand
+from learner.link.messages import CheckpointSaved, ClaimWon, ManifestFacts, SaveQuestion
 from schemas.errors import FileError, RunStopped
 from tests.fakes.facts import FACTS
 from tests.support import eventually
@@ -59,9 +61,9 @@ class Worker:
 
 
 class Dispatcher:
-    """`fence` waits until the test lets it go on, as while the broker is away."""
+    """The fence waits until the test lets it go on, as while the broker is away."""
 
-    incarnation = 3
+    claim = ClaimWon("u", 3)
 
     def __init__(self) -> None:
         self.free = threading.Event()
@@ -71,28 +73,28 @@ class Dispatcher:
     def ask_manifest_facts(self) -> None:
         """Answered at once."""
 
-    def manifest_facts(self) -> dict[str, Any]:
-        return {"uuid": "u", "topic_ids": {}, "control": 1, "status": 2, "requests": {}, "metrics": 0}
+    def manifest_facts(self) -> ManifestFacts:
+        return ManifestFacts("u", 3, control=1, status=2, requests={}, metrics=0, topic_ids={})
 
-    def fence(self) -> None:
+    def ask_save(self, question: SaveQuestion) -> None:
+        if isinstance(question, CheckpointSaved):
+            self.retired.append(question.oldest)
+            return
         assert self.free.wait(WITHIN_S)
         if self.failure is not None:
             raise self.failure
 
-    def saved(self, oldest: int, offsets: dict[str, int], requests: dict[int, int]) -> None:
-        self.retired.append(oldest)
-
 
 class Rank0:
-    """What the other ranks are told."""
+    """The commands that the other ranks were given."""
 
     keepalive_s = 0.02
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.given: list[type[TrainingCommand]] = []
 
-    def rank0_tell(self, command: str, **_: Any) -> None:
-        self.told.append(command)
+    def send(self, command: TrainingCommand) -> None:
+        self.given.append(type(command))
 
 
 class Stand:
@@ -123,14 +125,14 @@ def test_training_goes_on_while_files_are_written_and_while_the_broker_is_asked(
     assert stand.worker.saving is not None, "not all files are written"
     stand.worker.files.written.set()
     stand.saves.turn()
-    assert stand.worker.saving is None and stand.ranks.told == ["checkpoint", "checkpoint_end"]
+    assert stand.worker.saving is None and stand.ranks.given == [BeginCheckpoint, FinishCheckpoint]
     stand.saves.turn()
     assert stand.named() == []
     stand.dispatcher.free.set()
     eventually(lambda: stand.named() == [2], WITHIN_S, "the checkpoint to have its name")
     assert checkpoint.read(checkpoint.step_folder(stand.root, 2)).state_digest == "s2"
     stand.saves.finish()
-    assert stand.ranks.told == ["checkpoint", "checkpoint_end"]
+    assert stand.ranks.given == [BeginCheckpoint, FinishCheckpoint]
 
 
 def test_the_next_one_and_the_end_wait_for_it_and_the_other_ranks_hear_something_meanwhile(tmp_path: Path) -> None:
@@ -139,11 +141,11 @@ def test_the_next_one_and_the_end_wait_for_it_and_the_other_ranks_hear_something
     stand.worker.files.written.set()
     beginning = threading.Thread(target=stand.begin, args=(4,), daemon=True)
     beginning.start()
-    eventually(lambda: stand.ranks.told.count("wait") > 2, WITHIN_S, "the ranks to be told to wait")
-    assert stand.named() == [] and stand.ranks.told[:2] == ["checkpoint", "checkpoint_end"]
+    eventually(lambda: stand.ranks.given.count(Idle) > 2, WITHIN_S, "the ranks to be kept waiting")
+    assert stand.named() == [] and stand.ranks.given[:2] == [BeginCheckpoint, FinishCheckpoint]
     stand.dispatcher.free.set()
     beginning.join(WITHIN_S)
-    assert stand.named() == [2] and stand.ranks.told[-1] == "checkpoint"
+    assert stand.named() == [2] and stand.ranks.given[-1] is BeginCheckpoint
     stand.worker.files.written.set()
     stand.saves.finish()
     assert stand.named() == [4] and stand.dispatcher.retired == [4]
@@ -159,10 +161,10 @@ def test_a_learner_that_lost_the_run_names_nothing(tmp_path: Path, background: b
         stand.worker.files.written.set()
         stand.saves.finish()
     assert stand.named() == []
-    stand.saves.finish()  # told once
+    stand.saves.finish()  # reported once
 
 
-def test_what_fails_beside_training_is_told_at_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_beside_training_is_reported_at_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(root: Path, keep: int | None) -> list[int]:
         raise TimeoutError(110, "Connection timed out")
 

@@ -1,7 +1,7 @@
 """Judging records of version topics: valid groups and the first well-formed seal become events, the rest goes to quarantine.
 
-Invariant: a seal is told only after every record that it names, so whoever hears of a batch can have it. Partitions are read
-independently, so after a restart the seal in partition 0 may well be read before groups in others.
+Invariant: a seal becomes an event only after every record that it names, so whoever learns of a batch can have it. Partitions are
+read independently, so after a restart the seal in partition 0 may well be read before groups in others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import logging
 
 from broker_config.clients.reader import Record
 from broker_config.clients.writer import LogWriter
-from learner.dispatcher.deciding.events import GroupRead, GroupRefused, Kind, SealRead
+from learner.dispatcher.deciding.events import GroupRead, GroupRefused, SealRead
+from learner.dispatcher.state.slots import Kind
 from schemas.config.config import Config
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt

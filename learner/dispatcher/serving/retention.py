@@ -7,7 +7,8 @@ since it is what holds; a deletion that fails is tried again with the next one a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from confluent_kafka.admin import AdminClient
 
@@ -20,6 +21,33 @@ from schemas.errors import BrokerError, DeadlineExceeded
 from schemas.failpoints import reach
 
 log = logging.getLogger(__name__)
+
+RETIRE_S = 60.0
+
+
+class Retention:
+    """Deletes on a thread of its own: thousands of old topics must not hold up the making of the next one.
+
+    `failed` is called with what goes wrong while nobody waits for it.
+    """
+
+    def __init__(self, run_id: str, client: AdminClient, failed: Callable[[BaseException], None]) -> None:
+        self._run_id, self._client, self._failed = run_id, client, failed
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="retention")
+
+    def retire(self, oldest: int, offsets: Mapping[str, int], requests: Mapping[int, int], last_state: int) -> None:
+        """Delete what is older than the oldest checkpoint, of version `oldest`, needs; returns at once."""
+        before = cuts(self._run_id, offsets, requests, last_state)
+        deleting = self._thread.submit(retire, self._client, self._run_id, oldest, before, Deadline(RETIRE_S))
+        deleting.add_done_callback(self._check)
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def _check(self, future: Future[None]) -> None:
+        error = None if future.cancelled() else future.exception()
+        if error is not None:
+            self._failed(error)
 
 
 def retired(topics: Iterable[str], run_id: str, oldest: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The dispatcher process: turns records and rank 0's questions into the core's events, and carries out its commands.
+"""The dispatcher's shell: turns records and rank 0's questions into the core's events, and carries out its commands.
 
 One thread runs the core (`run`); a reader thread feeds it records, two link threads rank 0's questions, a worker thread makes
 topics and commits offsets. All of them hand over through one inbox, so the core never runs twice at once.
@@ -8,38 +8,44 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, assert_never
 
+from confluent_kafka.admin import AdminClient
+
 from broker_config.clients.reader import LogReader, Record
-from broker_config.clients.settings import make_admin
 from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
 from broker_config.watchdog import Watchdog
+from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
-from learner.dispatcher.deciding.core import Dispatcher
-from learner.dispatcher.deciding.events import Command, Event, Kind
+from learner.dispatcher.deciding.commands import Command
+from learner.dispatcher.deciding.dispatcher import Dispatcher
+from learner.dispatcher.deciding.events import Event
+from learner.dispatcher.deciding.reporting import make_beat, waits_for
+from learner.dispatcher.serving.accepted_records import AcceptedRecords
 from learner.dispatcher.serving.beats import Beats
-from learner.dispatcher.serving.bodies import Bodies
 from learner.dispatcher.serving.intake import Intake, rules_of
-from learner.dispatcher.serving.outcomes import commit_offsets, validation_metrics, write_metrics
-from learner.dispatcher.serving.parent import Parent, ParentWatch
+from learner.dispatcher.serving.rank0 import Asked, Rank0
+from learner.dispatcher.serving.rank_watch import RankWatch
+from learner.dispatcher.serving.retention import Retention
 from learner.dispatcher.serving.state_log import StateLog
-from learner.dispatcher.serving.upkeep import Upkeep
+from learner.dispatcher.serving.step_records import commit_offsets, validation_figures, write_metrics
 from learner.dispatcher.serving.version_topics import PastBeat, VersionTopics
+from learner.dispatcher.state.slots import Kind
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
-from learner.link.channel import ANSWER_S, Answers, LinkClosed, Message
+from learner.dispatcher.takeover.log_positions import manifest_facts
+from learner.link import messages
+from learner.link.channel import LinkClosed
+from learner.link.messages import Done, ManifestFacts, StepOutcome, TrainVersion
 from schemas.config.config import Config
-from schemas.errors import BrokerError, RecordRefused
+from schemas.errors import BrokerError, ProtocolError, RecordRefused
 from schemas.failpoints import reach
 from schemas.identity import seal_key
-from schemas.model_files import model_config, model_folder
 from schemas.records import headers as headers_of
 from schemas.records import seal as seals
 from schemas.records import status
@@ -48,112 +54,109 @@ from schemas.records.status import Beat
 
 log = logging.getLogger(__name__)
 
-STANDSTILL_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A question of rank 0, and how it is answered."""
-
-    message: Message
-    answer: Callable[[Message], None]
+LONGEST_WAIT_S = 1.0
+CLOSE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Work of another thread came to an end; `then` runs on the core's thread."""
+    """Work of another thread is done; the loop goes on with `then`."""
 
     then: Callable[[], None]
 
 
-Item = Record | BaseException | Asked | Happened
+Item = Record | Asked | Happened | BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Collaborators:
+    """What the shell works with; all of it belongs to the shell, which closes it."""
+
+    writer: LogWriter
+    reader: LogReader
+    control: ControlLog
+    versions: VersionTopics
+    client: AdminClient
+    rank0: Rank0
+    states: StateLog
+    retention: Retention
+    beats: Beats
+    rank_watch: RankWatch
+    watchdog: Watchdog
 
 
 class Shell:
-    """Owns every Kafka client of the learner. `run` returns when the run is over or rank 0 has gone."""
+    """Serves one run until it is over. `recorded`: outcomes of the steps that are trained again, by step."""
 
     def __init__(
         self,
         config: Config,
-        rank0: Answers,
-        rank0_saves: Answers,
         bootstrap: str,
-        held: tuple[Claimed, ControlLog],
-        writer: LogWriter,
+        claimed: Claimed,
+        core: Dispatcher,
+        inbox: queue.SimpleQueue[Item],
+        collaborators: Collaborators,
+        *,
+        vocab_size: int,
+        recorded: Mapping[int, StepMetrics],
     ) -> None:
-        claimed, control = held
-        self.config = config
-        self.rank0 = rank0
-        self.rank0_saves = rank0_saves
-        self.bootstrap = bootstrap
-        self.claimed = claimed
-        self.control = control
-        self.writer = writer
-        self.vocab_size = int(model_config(model_folder(config.model.path))["vocab_size"])
-        self.topics = Topics(config.run_id)
-        self.inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
-        self.client = make_admin(config.kafka, bootstrap, f"{config.run_id}.dispatcher-admin")
-        self.worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
-        self.upkeep = Upkeep(config, claimed, control, self.client, self.inbox.put)
-        self.reader = LogReader(
-            config.kafka, bootstrap, f"{config.run_id}.dispatcher", f"{config.run_id}.learner", self.inbox.put
-        )
-        self.versions = VersionTopics(config, self.client, self.reader, claimed.state)
-        self.bodies = Bodies()
-        self.recorded: Mapping[int, StepMetrics] = {}
-        """Outcomes of steps that are trained again."""
-        self.intake: Intake | None = None
-        self.core: Dispatcher
-        self.states: StateLog
-        self.news: list[dict[str, Any]] = []
-        self.question_since: float | None = None
-        self.beats = Beats(config.dispatch.beat_s, config.kafka.outage_timeout_s)
-        self.past = PastBeat()
-        self.over = False
-        self.parent = ParentWatch(Parent(config.learner.rank_timeout_s), self.inbox.put)
-        self.watchdog = Watchdog(STANDSTILL_S)
+        self._config = config
+        self._bootstrap = bootstrap
+        self._claimed = claimed
+        self._core = core
+        self._inbox = inbox
+        self._vocab_size = vocab_size
+        self._recorded = recorded
+        self._topics = Topics(config.run_id)
+        c = collaborators
+        self._writer, self._reader, self._control, self._versions = c.writer, c.reader, c.control, c.versions
+        self._client, self._rank0, self._states, self._retention = c.client, c.rank0, c.states, c.retention
+        self._beats, self._rank_watch, self._watchdog = c.beats, c.rank_watch, c.watchdog
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="dispatcher-worker")
+        self._accepted = AcceptedRecords()
+        self._intake: Intake | None = None
+        self._past = PastBeat()
+        self._over = False
 
-    def run(self, core: Dispatcher) -> None:
+    def run(self) -> None:
         """Serve until the run is over.
 
         Raises:
             RunStopped: another learner took the run over.
             BrokerError: the broker cannot be used any more.
         """
-        self.core = core
-        self.states = StateLog(self.writer, self.topics.control, core)
-        self.reader.assign([((self.topics.status, 0), self.claimed.status_offset)])
-        for name, answers in (("link", self.rank0), ("save-link", self.rank0_saves)):
-            threading.Thread(target=self._listen, args=(answers,), name=name, daemon=True).start()
+        self._reader.assign([((self._topics.status, 0), self._claimed.status_offset)])
+        self._rank0.listen(self._inbox.put)
         self._adopt_topics()
-        self._do(core.begin())
-        while not self.over:
-            self.watchdog.kick()
+        self._do(self._core.begin())
+        while not self._over:
+            self._watchdog.kick()
             self._beat_if_due()
-            self._answer_wait_if_due()
+            self._keep_rank0_waiting_if_due()
             self._judge_read_past()
-            self.states.turn(self.inbox.empty())
+            self._states.turn(self._inbox.empty())
             try:
-                item = self.inbox.get(timeout=self._patience())
+                item = self._inbox.get(timeout=self._rank0.patience(self._beats.patience(LONGEST_WAIT_S)))
             except queue.Empty:
                 continue
             self._take(item)
 
     def close(self) -> None:
-        self.states.write()
-        self.watchdog.stop()
-        self.parent.stop()
-        self.reader.close()
-        self.worker.shutdown(wait=True, cancel_futures=True)
-        self.upkeep.close()
-        self.control.close()
-        self.writer.close(Deadline(30))
+        """Write what is not written yet, and end every thread."""
+        self._states.write()
+        self._watchdog.stop()
+        self._rank_watch.stop()
+        self._reader.close()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._retention.close()
+        self._control.close()
+        self._writer.close(Deadline(CLOSE_S))
 
     # --- inbox --------------------------------------------------------------------------------------------------------------
 
     def _take(self, item: Item) -> None:
         match item:
-            case Record(topic=self.topics.status):
+            case Record(topic=self._topics.status):
                 self._on_status(item)
             case Record():
                 self._on_version_record(item)
@@ -163,198 +166,177 @@ class Shell:
                 then()
             case LinkClosed():
                 log.info("rank 0 has gone")
-                self.over = True
+                self._over = True
             case BaseException():
                 raise item
             case _:
                 assert_never(item)
 
-    def _listen(self, answers: Answers) -> None:
-        try:
-            while True:
-                self.inbox.put(Asked(answers.question(), answers.answer))
-        except LinkClosed as closed:
-            self.inbox.put(closed)
-
-    def _patience(self) -> float:
-        patience = self.beats.patience(1.0)
-        if self.question_since is not None:
-            patience = min(patience, max(0.0, self.question_since + ANSWER_S - time.monotonic()))
-        return patience
-
     def _beat_if_due(self) -> None:
-        if self.beats.due():
-            self.writer.post(self.topics.status, self.core.beat_record(self.beats.number).to_bytes(), key="beat")
+        if self._beats.due():
+            beat = make_beat(self._core.state, self._beats.number)
+            self._writer.post(self._topics.status, beat.to_bytes(), key="beat")
 
     # --- records ------------------------------------------------------------------------------------------------------------
 
     def _on_status(self, record: Record) -> None:
+        counters = self._core.state.counters
         try:
             decoded = status.decode(record.value)
         except RecordRefused as refused:
             log.warning("status offset=%d ignored: %s", record.offset, refused)
-            self.core.counters.ignored_status += 1
+            counters.ignored_status += 1
             return
-        if decoded.uuid != self.claimed.uuid:
-            self.core.counters.ignored_status += 1
+        if decoded.uuid != self._claimed.uuid:
+            counters.ignored_status += 1
             return
         if isinstance(decoded, Beat):
-            if decoded.incarnation == self.claimed.incarnation:
-                self.beats.read_back()
+            if decoded.incarnation == self._claimed.incarnation:
+                self._beats.read_back()
                 self._fence()
-                self._do_event(ev.BeatRead(decoded.number))
+                self._on(ev.BeatRead(decoded.number))
             return
-        self._do_event(ev.StatusRead(decoded))
+        self._on(ev.StatusRead(decoded))
 
     def _on_version_record(self, record: Record) -> None:
         name = parse_topic(record.topic)
         if name is None or name.version is None:
             raise BrokerError(f"a record of topic {record.topic}, which is none of a run's version topics")
         kind: Kind = "rollout" if name.kind == "trajectories" else "validation"
-        assert self.intake is not None
-        for event in self.intake.judge(record, kind, name.version):
+        assert self._intake is not None
+        for event in self._intake.judge(record, kind, name.version):
             if isinstance(event, ev.GroupRead):
-                self.bodies.keep(record.topic, record.partition, record.offset, record.value)
-            self._do_event(event)
+                self._accepted.keep(record.topic, record.partition, record.offset, record.value)
+            self._on(event)
 
     def _fence(self) -> None:
-        if self.control.fence(self.claimed.incarnation):
+        if self._control.fence(self._claimed.incarnation):
             log.warning("a lower incarnation wrote to control; the state is appended again")
-            self.core.tell_again()
+            self._states.write_again()
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
 
     def _on_question(self, asked: Asked) -> None:
-        message, answer = asked.message, Message()
-        match op := message["op"]:
-            case "next":
-                self.question_since = time.monotonic()
-                self._do_event(ev.NextAsked())
+        answer: messages.Answer = Done()
+        match question := asked.question:
+            case messages.NextQuestion():
+                self._rank0.asked_next()
+                self._on(question)
                 return
-            case "ready":
-                self._do_event(ev.LearnerReady(message["version"], message["plan_digest"], message["weights_digest"]))
-            case "offer":
-                self._do_event(ev.Offered([tuple(r) for r in message["rendezvous"]]))
-            case "sent":
-                self._do_event(ev.Sent(message["digest"], message["failed"]))
-            case "trained":
-                self._do_event(ev.Trained(message["version"], message["waited"], message["weights_digest"]))
-            case "commit":
+            case messages.StepOutcome():
                 self._fence()
-                self._commit(message)
+                self._commit(question, asked.answer)
                 return
-            case "manifest":
-                answer = self._facts()
-            case "fence":
+            case messages.LearnerReady() | messages.RendezvousOpen() | messages.WeightsSent() | messages.VersionTrained():
+                self._on(question)
+            case messages.StopRequest() | messages.RunFinished():
+                self._on(question)
+                self._states.write()
+                self._writer.flush(Deadline(self._config.kafka.timeout_s))
+            case messages.ManifestQuestion():
+                answer = self._manifest_facts()
+            case messages.FenceQuestion():
                 self._fence()
-            case "saved":
+            case messages.CheckpointSaved(oldest, offsets, requests):
                 self._fence()
-                self.upkeep.retire(message["oldest"], message["offsets"], message["requests"])
-            case "stop":
-                self._do_event(ev.StopAsked(message["reason"], message["ordered"]))
-                self._write_out()
-            case "finished":
-                self._do_event(ev.Finished())
-                self._write_out()
+                self._retention.retire(oldest, offsets, requests, self._control.state_offset)
+            case (
+                messages.ClaimWon()
+                | messages.RunRefused()
+                | messages.Done()
+                | messages.NextAnswer()
+                | messages.ManifestFacts()
+                | messages.Alive()
+            ):
+                raise ProtocolError(f"rank 0 sent {type(question).__name__}, which is no question")
             case _:
-                raise ValueError(f"unknown question {op!r} of rank 0")
+                assert_never(question)
         asked.answer(answer)
 
-    def _write_out(self) -> None:
-        self.states.write()
-        self.writer.flush(Deadline(self.config.kafka.timeout_s))
-
-    def _commit(self, outcome: Message) -> None:
+    def _commit(self, outcome: StepOutcome, answer: Callable[[messages.Answer], None]) -> None:
         """Answered when the broker has the step's record: a line in rank 0's file stands for a record here, whoever dies."""
-        self.worker.submit(commit_offsets, self.config, self.bootstrap, outcome["step"], outcome["offsets"])
-        if outcome["step"] in self.recorded:  # by an earlier incarnation, which may not have come to its own line
-            self.rank0.answer({})
+        self._worker.submit(commit_offsets, self._config, self._bootstrap, outcome.step, outcome.offsets)
+        if outcome.step in self._recorded:  # by an earlier incarnation, which may not have come to its own line
+            answer(Done())
             return
 
         def written(record: Future[int]) -> None:
             error = record.exception()
-            self.inbox.put(error if error is not None else Happened(lambda: self.rank0.answer({})))
+            self._inbox.put(error if error is not None else Happened(lambda: answer(Done())))
 
-        write_metrics(self.writer, self.config, self.claimed, outcome).add_done_callback(written)
+        write_metrics(self._writer, self._config, self._claimed, outcome).add_done_callback(written)
 
-    def _reply(self, answer: Message) -> None:
-        self.question_since = None
-        self.rank0.answer({**answer, "news": self.news})
-        self.news = []
+    def _keep_rank0_waiting_if_due(self) -> None:
+        if self._rank0.overdue():
+            self._core.state.learner.asked = False
+            self._rank0.reply(messages.KeepWaiting(waits_for(self._core.state)))
 
-    def _answer_wait_if_due(self) -> None:
-        if self.question_since is not None and time.monotonic() - self.question_since >= ANSWER_S:
-            self.core.asked = False
-            self._reply({"do": "wait", "what": self.core.waits_for()})
-
-    def _facts(self) -> Message:
-        status_at = self.reader.positions().get((self.topics.status, 0), self.claimed.status_offset)
-        ids = {self.topics.trajectories(v): i for (k, v), i in self.core.topics.items() if k == "rollout"}
-        return self.upkeep.facts(status_at, ids)
+    def _manifest_facts(self) -> ManifestFacts:
+        status_at = self._reader.positions().get((self._topics.status, 0), self._claimed.status_offset)
+        ids = {
+            self._topics.trajectories(version): topic_id
+            for (kind, version), topic_id in self._core.state.topics.ids.items()
+            if kind == "rollout"
+        }
+        return manifest_facts(self._config, self._claimed, self._client, self._control.position, status_at, ids)
 
     # --- commands -----------------------------------------------------------------------------------------------------------
 
-    def _do_event(self, event: Event) -> None:
-        self._do(self.core.on(event))
+    def _on(self, event: Event) -> None:
+        self._do(self._core.on(event))
 
     def _do(self, commands: list[Command]) -> None:
-        if any(isinstance(command, ev.SendRequest | ev.MakeTopic) for command in commands):
-            self.states.write()  # a topic comes after the data set that it is judged by, requests after what opens their version
+        if any(isinstance(command, cmd.SendRequest | cmd.MakeTopic) for command in commands):
+            self._states.write()  # a topic comes after the data set that it is judged by, requests after what opens their version
         for command in commands:
             self._carry_out(command)
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case ev.SendRequest(request, partition):
-                self.writer.post(self.topics.requests, request.to_bytes(), key=str(request.key), partition=partition)
-            case ev.MakeTopic(kind, version):
-                self._in_worker(lambda: self.versions.make(kind, version), lambda made: self._topic_made(kind, version, made))
-            case ev.CloseTopic(kind, version):
-                self.versions.leave(kind, version)
-                self._forget(self.versions.name(kind, version))
-            case ev.WriteSeal(seal):
+            case cmd.SendRequest(request, partition):
+                self._writer.post(self._topics.requests, request.to_bytes(), key=str(request.key), partition=partition)
+            case cmd.MakeTopic(kind, version):
+                self._in_worker(lambda: self._versions.make(kind, version), lambda made: self._topic_made(kind, version, made))
+            case cmd.CloseTopic(kind, version):
+                self._versions.leave(kind, version)
+                self._forget(self._versions.name(kind, version))
+            case cmd.WriteSeal(seal):
                 self._fence()
                 reach("dispatcher.before_seal")
                 value = seals.encode(seal)
-                topic = self.topics.trajectories(seal.version)
-                self.writer.post(topic, value, key=seal_key(seal.version), headers=headers_of.of_seal(seal, value))
-            case ev.ReadPast(beat):
-                self._in_worker(self.versions.ends, lambda ends: self.past.ask(beat, ends))
-            case ev.AnswerRefit(number, version, groups, worlds):
+                topic = self._topics.trajectories(seal.version)
+                self._writer.post(topic, value, key=seal_key(seal.version), headers=headers_of.of_seal(seal, value))
+            case cmd.ReadPast(beat):
+                self._in_worker(self._versions.ends, lambda ends: self._past.ask(beat, ends))
+            case messages.StartRefit():
                 self._fence()
-                where = {"groups": [dict(g) for g in groups], "worlds": list(worlds)}
-                self._reply({"do": "refit", "number": number, "version": version, **where})
-            case ev.AnswerBatch():
+                self._rank0.reply(command)
+            case cmd.HandOverBatch():
                 reach("dispatcher.after_seal")
-                self._answer_batch(command)
-            case ev.AnswerFinish():
-                self._reply({"do": "finish"})
-            case ev.AnswerStop(reason, finished, ordered):
-                self._reply({"do": "stop", "reason": reason, "finished": finished, "ordered": ordered})
-            case ev.ValidationDone():
-                figures = validation_metrics(command.rewards, command.lengths, command.missing)
-                self.news.append({"version": command.version, "metrics": figures})
-            case ev.Note(text, level):
+                self._hand_over(command)
+            case messages.FinishRun() | messages.EndRun():
+                self._rank0.reply(command)
+            case cmd.ValidationDone():
+                self._rank0.add_validation(validation_figures(command))
+            case cmd.Note(text, level):
                 log.log(logging.getLevelNamesMapping()[level.upper()], "%s", text)
             case _:
                 assert_never(command)
 
-    def _answer_batch(self, answer: ev.AnswerBatch) -> None:
-        topic = self.topics.trajectories(answer.version)
-        positions = self.reader.positions()
-        recorded = self.recorded.get(answer.version)
-        self._reply(
-            {
-                "do": "batch",
-                "version": answer.version,
-                "seal_offset": answer.seal_offset,
-                "catch_up": answer.catch_up,
-                "records": self.bodies.of_seal(topic, answer.seal),
-                "offsets": {p: o for (t, p), o in positions.items() if t == topic},
-                "counters": {**self.core.counters.as_metrics(), "dispatch/lead": float(self.core.lead)},
-                "recorded_state": recorded.state_digest if recorded is not None else None,
-            }
+    def _hand_over(self, batch: cmd.HandOverBatch) -> None:
+        topic = self._topics.trajectories(batch.version)
+        recorded = self._recorded.get(batch.version)
+        state = self._core.state
+        work = TrainVersion(
+            version=batch.version,
+            records=self._accepted.of_seal(topic, batch.seal),
+            seal_offset=batch.seal_offset,
+            catch_up=batch.catch_up,
+            offsets={partition: at for (name, partition), at in self._reader.positions().items() if name == topic},
+            counters={**state.counters.as_metrics(), "dispatch/lead": float(state.lead.value)},
+            recorded_state=recorded.state_digest if recorded is not None else None,
         )
+        self._rank0.reply(work)
 
     # --- topics -------------------------------------------------------------------------------------------------------------
 
@@ -363,33 +345,34 @@ class Shell:
             if future.cancelled():
                 return
             error = future.exception()
-            self.inbox.put(error if error is not None else Happened(lambda: then(future.result())))
+            self._inbox.put(error if error is not None else Happened(lambda: then(future.result())))
 
-        self.worker.submit(work).add_done_callback(done)
+        self._worker.submit(work).add_done_callback(done)
 
     def _topic_made(self, kind: Kind, version: int, topic_id: str) -> None:
-        if self.intake is None:
-            assert self.core.dataset is not None  # no version is opened before the data set is known
-            rules = rules_of(self.config, self.claimed.uuid, self.core.dataset, self.vocab_size)
-            self.intake = Intake(rules, self.config.kafka.partitions, self.topics.quarantine, self.writer)
-        self.versions.read(kind, version)
-        self._do_event(ev.TopicReady(kind, version, topic_id))
+        if self._intake is None:
+            dataset = self._core.state.dataset
+            assert dataset is not None  # no version is opened before the data set is known
+            rules = rules_of(self._config, self._claimed.uuid, dataset, self._vocab_size)
+            self._intake = Intake(rules, self._config.kafka.partitions, self._topics.quarantine, self._writer)
+        self._versions.read(kind, version)
+        self._on(ev.TopicReady(kind, version, topic_id))
 
     def _forget(self, topic: str) -> None:
-        self.bodies.drop(topic)
-        if self.intake is not None:
-            self.intake.forget(topic)
+        self._accepted.drop(topic)
+        if self._intake is not None:
+            self._intake.forget(topic)
 
     def _adopt_topics(self) -> None:
         """Read the version topics that earlier incarnations left, from the version on that is trained next."""
-        for version in self.versions.left_by_others(self.core.version):
-            self.core.topics_asked.add(("rollout", version))
-            self._topic_made("rollout", version, self.versions.make("rollout", version))
+        for version in self._versions.left_by_others(self._core.state.version):
+            self._core.state.topics.making.add(("rollout", version))
+            self._topic_made("rollout", version, self._versions.make("rollout", version))
 
     # --- reading past a beat --------------------------------------------------------------------------------------------------
 
     def _judge_read_past(self) -> None:
-        beat = self.past.reached(self.reader.positions())
+        beat = self._past.reached(self._reader.positions())
         if beat is not None:
             # Behind all records that were handed over, of which some may still lie in the inbox.
-            self.inbox.put(Happened(lambda: self._do_event(ev.CaughtUp(beat))))
+            self._inbox.put(Happened(lambda: self._on(ev.CaughtUp(beat))))

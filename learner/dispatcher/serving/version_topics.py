@@ -16,14 +16,15 @@ from broker_config.clients.reader import LogReader, Partition
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, version_spec
 from broker_config.topics import parse as parse_topic
-from learner.dispatcher.deciding.events import Kind
+from learner.dispatcher.state.slots import Kind
 from schemas.config.config import Config
 from schemas.errors import BrokerError
 from schemas.records.control import State
 
 
 class VersionTopics:
-    """`make`, `left_by_others` and `ends` ask the broker and may take a while; `read` and `leave` only tell the reader."""
+    """`make`, `left_by_others` and `ends` ask the broker and may take a while; `read` and `leave` only change what the reader
+    follows."""
 
     def __init__(self, config: Config, client: AdminClient, reader: LogReader, inherited: State | None) -> None:
         self._config = config
@@ -86,7 +87,7 @@ class VersionTopics:
 
 
 class PastBeat:
-    """Tells when everything has been read that was there at a beat. Of several that are asked for, the last one counts."""
+    """Finds out when everything has been read that was there at a beat. Of several that are asked for, the last one counts."""
 
     def __init__(self) -> None:
         self._wanted: tuple[int, Mapping[Partition, int]] | None = None

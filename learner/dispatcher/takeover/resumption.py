@@ -20,9 +20,9 @@ from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.folders import Manifest, Offsets
-from learner.dispatcher.serving.outcomes import manifest_facts
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
 from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, report
+from learner.dispatcher.takeover.log_positions import manifest_facts
 from learner.dispatcher.takeover.survey import Survey
 from schemas.config.config import Config
 from schemas.errors import ConfigError, Problem
@@ -155,7 +155,7 @@ def _anchor(found: Resumption, config: Config, client: AdminClient, claimed: Cla
     manifest = found.manifest.model_copy(
         update={
             "topic_ids": {**ids, **claimed.topic_ids},
-            "next_offsets": Offsets(**{name: facts[name] for name in Offsets.model_fields}),
+            "next_offsets": Offsets.of(facts),
         }
     )
     checkpoint.rewrite_manifest(found.folder, manifest)
