@@ -1,4 +1,4 @@
-"""The address under which this host's peers reach it: that of the route to the broker."""
+"""The address at which this host's peers reach it: that of its route to the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def listen_address(kafka: KafkaConfig) -> str:
-    """Loopback when the broker is on it (then everybody is on this machine), else this host's address towards the broker."""
+    """Loopback if the broker is there, as then every process is on this machine; else this host's address towards the broker."""
     servers = configured_servers(kafka)
     if servers is None or on_loopback(servers):
         return LOOPBACK

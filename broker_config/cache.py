@@ -1,4 +1,4 @@
-"""Where downloaded and generated files live: `.cache/` in the project, or the folder that WEIR_CACHE names."""
+"""The folder of downloaded and generated files: `.cache/` in the project, or the one that WEIR_CACHE names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 
 
 def cache_root() -> Path:
-    """The cache folder; it may not exist yet. A copy of the packages that is no checkout uses the user's cache."""
+    """The cache folder; it may not exist yet. An installed copy, which is no checkout, uses the user's cache."""
     named = os.environ.get("WEIR_CACHE")
     if named:
         return Path(named).expanduser().resolve()
@@ -19,5 +19,5 @@ def cache_root() -> Path:
 
 
 def kafka_cache() -> Path:
-    """Jars, class archives, tool wrappers and the local broker's data."""
+    """The folder of jars, class archives, tool scripts and the local broker."""
     return cache_root() / "kafka"

@@ -1,6 +1,7 @@
 """One budget of time, shared by all steps of a wait.
 
-A `Deadline` always ends: there is no way to say "for ever". The clock is passed in, so that tests move it by hand.
+A `Deadline` always ends: "wait for ever" cannot be expressed. The clock and the sleep are passed in, so that a test can move time
+by hand.
 """
 
 from __future__ import annotations
@@ -19,11 +20,14 @@ class Deadline:
         ValueError: `seconds` is negative, infinite or not a number.
     """
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, seconds: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"a deadline needs a finite number of seconds >= 0, not {seconds!r}")
         self.seconds = float(seconds)
         self._clock = clock
+        self._sleep = sleep
         self._end = clock() + self.seconds
 
     def remaining(self) -> float:
@@ -34,25 +38,33 @@ class Deadline:
     def expired(self) -> bool:
         return self._clock() >= self._end
 
+    def exceeded(self, what: str) -> DeadlineExceeded:
+        """The error to raise when the time is over; it says that `what` was waited for, and how long."""
+        return DeadlineExceeded(f"waited {self.seconds:g} s for {what}")
+
     def check(self, what: str) -> None:
-        """Raise `DeadlineExceeded` naming `what` was waited for, if the time is over."""
+        """Raise `exceeded` if the time is over."""
         if self.expired:
-            raise DeadlineExceeded(f"waited {self.seconds:g} s for {what}")
+            raise self.exceeded(what)
+
+    def pause(self, seconds: float) -> None:
+        """Sleep for `seconds`, but not past the end."""
+        self._sleep(min(seconds, self.remaining()))
 
     def at_most(self, seconds: float) -> Deadline:
-        """A deadline for one step of this wait: `seconds` from now, or the end of the whole, whichever is earlier."""
-        return Deadline(min(seconds, self.remaining()), self._clock)
+        """A deadline for one step of this wait: `seconds` from now or the end of the whole wait, whichever comes first."""
+        return Deadline(min(seconds, self.remaining()), self._clock, self._sleep)
 
     def __repr__(self) -> str:
         return f"Deadline({self.remaining():.3f} of {self.seconds:g} s left)"
 
 
 def wait_until(condition: Callable[[], bool], deadline: Deadline, what: str, interval_s: float = 0.05) -> None:
-    """Ask `condition` every `interval_s` seconds until it holds.
+    """Check `condition` every `interval_s` seconds until it holds; at least once.
 
     Raises:
         DeadlineExceeded: it did not hold in time; the message names `what`.
     """
     while not condition():
         deadline.check(what)
-        time.sleep(min(interval_s, deadline.remaining()))
+        deadline.pause(interval_s)

@@ -10,7 +10,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(signum: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send `signum` to this process when the thread that started it ends.
+    """Have the kernel send `signum` to this process when the thread that started it ends.
 
     Raises:
         OSError: the kernel refuses.
@@ -19,5 +19,5 @@ def die_with_parent(signum: int = signal.SIGKILL) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-    if os.getppid() != parent:  # it died before the call
+    if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), signum)

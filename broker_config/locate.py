@@ -1,6 +1,6 @@
-"""Which broker: the configured one, the environment's, else the local one, which is started.
+"""Which broker: the one that the config names, else the one that the environment names, else the local one.
 
-The one place that reads KAFKA_BOOTSTRAP_SERVERS.
+The only place that reads KAFKA_BOOTSTRAP_SERVERS.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 
 from broker_config.deadline import Deadline
-from broker_config.local.artifacts import Say
-from broker_config.local.broker import LocalBroker, log
+from broker_config.local.broker import LocalBroker
 from broker_config.preflight import KEY, check_broker
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError, Problem
@@ -23,29 +22,21 @@ def configured_servers(kafka: KafkaConfig) -> str | None:
     return kafka.bootstrap_servers or os.environ.get(ENVIRONMENT) or None
 
 
-def bootstrap_servers(kafka: KafkaConfig, deadline: Deadline, *, start_local: bool = True, say: Say = log.info) -> str:
-    """`host:port,...` of a broker that answers.
-
-    Args:
-        start_local: start the local broker if it is the one and does not run; otherwise its not running is an error.
-        say: told each slow step of a first start.
+def bootstrap_servers(kafka: KafkaConfig, deadline: Deadline) -> str:
+    """`host:port,...` of a broker that answers. The local broker is not started here.
 
     Raises:
-        ConfigError: the named broker cannot be used, with the cause.
-        BrokerError, DeadlineExceeded: the local broker does not start.
+        ConfigError: the named broker cannot be used, with the cause; or none is named, and the local one does not run.
     """
     servers = configured_servers(kafka)
-    if servers is None:
-        broker = LocalBroker(say=say)
-        if start_local:
-            return broker.start(deadline)
-        status = broker.status()
-        if status.state != "running" or status.bootstrap is None:
-            why = f"none is named, and the local broker is {status.state}"
-            raise ConfigError([Problem(KEY, None, why, "start it with `weir broker start`, or name a broker")])
-        return status.bootstrap
-    check_broker(kafka, servers, deadline)
-    return servers
+    if servers is not None:
+        check_broker(kafka, servers, deadline)
+        return servers
+    status = LocalBroker().status()
+    if status.state != "running" or status.bootstrap is None:
+        why = f"none is named, and the local broker is {status.state}"
+        raise ConfigError([Problem(KEY, None, why, "start it with `weir broker start`, or name a broker")])
+    return status.bootstrap
 
 
 def on_loopback(bootstrap: str) -> bool:

@@ -1,4 +1,4 @@
-"""Process logging, configured in one place: stdlib, one line a message, to standard error."""
+"""Logging of a process, configured in one place: one line per message, to standard error or a file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s %(name)s: %(message)s"
 
 
 def configure(level: str = "INFO", file: str | None = None) -> None:
-    """Send this process's log lines to standard error, or append them to `file`. Times are UTC."""
+    """Write this process's log to standard error, or append it to `file`. Times are UTC."""
     handler: logging.Handler = logging.FileHandler(file) if file else logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter(FORMAT, datefmt="%H:%M:%S")
     formatter.converter = time.gmtime

@@ -1,7 +1,7 @@
-"""Is there a Kafka, and may we use it: one clear cause within seconds, before anything starts.
+"""Is there a Kafka, and may we use it? One clear cause within seconds, before anything starts.
 
-librdkafka retries for ever and tells causes only in passing, so the first look is our own: connect, ask for the API versions in
-plain bytes, see what answers. Then a real client logs in, and the brokers that the answer names are connected to.
+librdkafka retries for ever and reports causes only in passing. So the first probe is our own: connect, request the API versions
+in plain bytes, see what answers. Then a real client logs in, and a connection is made to each broker that the metadata names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEY = "kafka.bootstrap_servers"
 LIMIT_S = 12.0
 CONNECT_S = 3.0
 LOGIN_S = 6.0
-# API versions request, version 0: length, key 18, version 0, correlation id 7, client id "weir".
+# An API versions request: length, API key 18, version 0, correlation id 7, client id "weir".
 API_VERSIONS = struct.pack(">ihhih4s", 14, 18, 0, 7, 4, b"weir")
 TLS_ALERT = 0x15
 
@@ -40,10 +40,10 @@ class Server:
 
 
 def check_broker(kafka: KafkaConfig, bootstrap: str, deadline: Deadline) -> None:
-    """Return if a broker of the list answers and accepts us, within 15 s.
+    """Return if a broker of the list answers and accepts this client; decided within 15 s.
 
     Raises:
-        ConfigError: it does not; the problem names the cause.
+        ConfigError: none does; the problems name the causes.
     """
     deadline = deadline.at_most(LIMIT_S)
     settings = admin_settings(kafka, bootstrap, "weir.preflight")
@@ -61,7 +61,7 @@ def parse_servers(bootstrap: str) -> Sequence[Server]:
     """The servers of a `host:port,host:port` list.
 
     Raises:
-        ConfigError: it is no such list.
+        ConfigError: it is not such a list.
     """
     servers: list[Server] = []
     for entry in bootstrap.split(","):
@@ -73,11 +73,11 @@ def parse_servers(bootstrap: str) -> Sequence[Server]:
 
 
 def _probe(server: Server, protocol: str, bootstrap: str, deadline: Deadline) -> Problem | None:
-    """What is wrong with one server, seen from the outside; None if it speaks Kafka the way we want to."""
+    """What is wrong with one server, seen from outside; None if it speaks Kafka over the configured protocol."""
     step = deadline.at_most(CONNECT_S)
     try:
         with socket.create_connection((server.host, server.port), timeout=max(0.1, step.remaining())) as connection:
-            # A connection attempt from the very port that it tries meets itself.
+            # A connection attempt whose own port is the one that it tries connects to itself.
             if connection.getsockname() == connection.getpeername():
                 raise ConnectionRefusedError("nobody listens")
             return (
@@ -86,15 +86,18 @@ def _probe(server: Server, protocol: str, bootstrap: str, deadline: Deadline) ->
                 else _probe_plain(connection, server, bootstrap)
             )
     except socket.gaierror as error:
-        return Problem(KEY, bootstrap, f"the name {server.host} does not resolve ({error.strerror})", "mend the host name")
+        return Problem(KEY, bootstrap, f"the name {server.host} does not resolve ({error.strerror})", "fix the host name")
     except ConnectionRefusedError:
-        return Problem(KEY, bootstrap, f"nobody listens at {server}", "start the broker, or mend host and port")
+        return Problem(KEY, bootstrap, f"nobody listens at {server}", "start the broker, or fix host and port")
     except TimeoutError:
         return Problem(
-            KEY, bootstrap, f"{server} does not answer in {CONNECT_S:g} s", "is it a broker, is it hung, is a firewall between?"
+            KEY,
+            bootstrap,
+            f"{server} does not answer within {CONNECT_S:g} s",
+            "check that it is a broker, that it is not hung, and that no firewall is in between",
         )
     except OSError as error:
-        return Problem(KEY, bootstrap, f"{server} cannot be reached ({error})", "mend host and port, or the network")
+        return Problem(KEY, bootstrap, f"{server} cannot be reached ({error})", "fix host and port, or the network")
 
 
 def _probe_plain(connection: socket.socket, server: Server, bootstrap: str) -> Problem | None:
@@ -107,15 +110,15 @@ def _probe_plain(connection: socket.socket, server: Server, bootstrap: str) -> P
         return None
     if head[:1] == bytes([TLS_ALERT]):
         return Problem(
-            KEY, bootstrap, f"{server} wants TLS", "set kafka.security.protocol to SSL or SASL_SSL, or use the plain port"
+            KEY, bootstrap, f"{server} wants TLS", "set kafka.security.protocol to SSL or SASL_SSL, or use the port without TLS"
         )
     what = "closes the connection" if not head else f"answers {head!r}"
     why = f"what listens at {server} is not Kafka, or wants TLS (it {what})"
-    return Problem(KEY, bootstrap, why, "mend host and port, or set kafka.security.protocol")
+    return Problem(KEY, bootstrap, why, "fix host and port, or set kafka.security.protocol")
 
 
 def _probe_tls(connection: socket.socket, server: Server, bootstrap: str) -> Problem | None:
-    # Only whether TLS is spoken; librdkafka checks the certificate when it logs in.
+    # Only whether the server speaks TLS; librdkafka checks the certificate at the login.
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -129,17 +132,17 @@ def _probe_tls(connection: socket.socket, server: Server, bootstrap: str) -> Pro
 
 def _log_in(settings: dict[str, object], kafka: KafkaConfig, bootstrap: str, deadline: Deadline) -> None:
     step = deadline.at_most(LOGIN_S)
-    told: list[KafkaError] = []
+    reported: list[KafkaError] = []
     try:
-        admin = AdminClient({**settings, "error_cb": told.append})
+        admin = AdminClient({**settings, "error_cb": reported.append})
     except KafkaException as error:
-        raise ConfigError([Problem("kafka.security", None, str(error), "mend the setting it names")]) from None
+        raise ConfigError([Problem("kafka.security", None, str(error), "fix the setting that it names")]) from None
     while not step.expired:
         try:
             metadata = admin.list_topics(timeout=max(0.05, min(0.25, step.remaining())))
         except KafkaException:
-            admin.poll(0)  # callbacks, which alone know the cause, run only here
-            causes = [error for error in told if error.name() in ("_AUTHENTICATION", "_SSL")]
+            admin.poll(0)  # callbacks run only here, and only they know the cause
+            causes = [error for error in reported if error.name() in ("_AUTHENTICATION", "_SSL")]
             if causes:
                 text = causes[0].str().splitlines()[0][:300]
                 fix = (
@@ -151,16 +154,16 @@ def _log_in(settings: dict[str, object], kafka: KafkaConfig, bootstrap: str, dea
             continue
         _check_advertised([Server(broker.host, broker.port) for broker in metadata.brokers.values()], bootstrap, deadline)
         return
-    last = f" ({explain(told[-1])})" if told else ""
+    last = f" ({explain(reported[-1])})" if reported else ""
     why = f"a Kafka listens but does not serve a {kafka.security.protocol} client{last}"
-    raise ConfigError([Problem(KEY, bootstrap, why, "does it want a login (kafka.security), or is it still starting?")])
+    raise ConfigError([Problem(KEY, bootstrap, why, "check whether it wants a login (kafka.security) or is still starting")])
 
 
 def _check_advertised(servers: Sequence[Server], bootstrap: str, deadline: Deadline) -> None:
-    """A broker tells clients where to go; an address that only its own host knows is a common mistake."""
+    """A broker sends its clients to the addresses that it advertises; one that only its own host knows is a common mistake."""
     for server in servers:
         try:
             socket.create_connection((server.host, server.port), timeout=max(0.1, min(CONNECT_S, deadline.remaining()))).close()
         except OSError as error:
-            why = f"the broker answers, but tells clients to go to {server}, which cannot be reached ({error})"
-            raise ConfigError([Problem(KEY, bootstrap, why, "mend the broker's advertised.listeners")]) from None
+            why = f"the broker answers, but sends clients to {server}, which cannot be reached ({error})"
+            raise ConfigError([Problem(KEY, bootstrap, why, "fix the broker's advertised.listeners")]) from None

@@ -1,18 +1,19 @@
-"""Knowing a process again, and locking between processes.
+"""The identity of a process, and locks between processes.
 
-A process is known by its id *and* its start time, so that an id that the system gave to somebody else is never signalled.
+A process is identified by its id *and* its start time: an id that the system has since given to another process is never
+signalled. A lock belongs to the process that holds it: the system frees it when that process dies.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from broker_config.deadline import Deadline
 
@@ -26,7 +27,7 @@ class ProcessId:
 
     @staticmethod
     def of(pid: int) -> ProcessId | None:
-        """The living process with this id; None if there is none. One that has ended but is not yet reaped does not live."""
+        """The living process with this id, or None. A process that has ended but is not yet reaped does not count as living."""
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
             boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -41,13 +42,13 @@ class ProcessId:
         return ProcessId.of(self.pid) == self
 
     def send(self, signum: signal.Signals) -> bool:
-        """Signal this very process; False if it is gone."""
+        """Send a signal to exactly this process; False if it is gone."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return False
         try:
-            # The handle pins whoever holds the id now; only then is the identity looked at.
+            # The handle pins the process that has the id now, so its identity cannot change after the check.
             if not self.alive():
                 return False
             signal.pidfd_send_signal(handle, signum)
@@ -60,18 +61,17 @@ class ProcessId:
 
 @contextmanager
 def file_lock(path: Path, deadline: Deadline, what: str) -> Iterator[None]:
-    """Hold `path` alone among all processes. The system frees it when its holder dies.
+    """Hold `path` exclusively among all processes; its folder is created. The file itself stays, also when the lock is free.
 
     Raises:
-        DeadlineExceeded: somebody else held it until the deadline; the message names `what` is being waited for.
+        DeadlineExceeded: another process held it until the deadline; the message names `what` is being waited for.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                deadline.check(f"{what} (another process holds {path})")
-                time.sleep(min(0.05, deadline.remaining()))
+    # Keeping the file rules out two holders, one of a removed file and one of its successor. It also switches off filelock's
+    # fallback for file systems without flock, where the file of a dead holder would stay locked.
+    lock = FileLock(path, preserve_lock_file=True)
+    try:
+        held = lock.acquire(timeout=deadline.remaining())
+    except Timeout:
+        raise deadline.exceeded(f"{what} (another process holds {path})") from None
+    with held:
         yield

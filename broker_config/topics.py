@@ -30,7 +30,7 @@ _NAME = re.compile(rf"(?P<run>{RUN_ID.pattern})\.(?P<kind>[a-z]+)(?:\.v(?P<versi
 
 @dataclass(frozen=True, slots=True)
 class TopicName:
-    """A topic's name, taken apart. `version` is None for the topics that a run has once."""
+    """The parts of a topic's name. `version` is None for the topics that a run has only one of."""
 
     run_id: str
     kind: Kind
@@ -104,7 +104,7 @@ def parse(name: str) -> TopicName | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic to be made. `config` holds the topic's own settings, values as Kafka prints them."""
+    """A topic to be made. `config` holds the topic's own settings, with values as Kafka prints them."""
 
     name: str
     partitions: int
@@ -113,12 +113,12 @@ class TopicSpec:
 
 
 def max_message_bytes(kafka: KafkaConfig) -> int:
-    """Largest record batch, in bytes: a record of `max_record_mib` plus 1 MiB for its key, headers and framing."""
+    """The largest record batch: a record of `max_record_mib`, plus 1 MiB for its key, headers and framing."""
     return (kafka.max_record_mib + 1) * MIB
 
 
 def topic_config(kafka: KafkaConfig) -> dict[str, str]:
-    """Settings that every topic of a run has."""
+    """The settings that every topic of a run has."""
     return {
         "retention.ms": "-1",  # the learner retires topics; the broker never drops a record by age
         "cleanup.policy": "delete",
@@ -132,7 +132,7 @@ def topic_config(kafka: KafkaConfig) -> dict[str, str]:
 
 
 def specs_for_run(run_id: str, kafka: KafkaConfig) -> dict[Single, TopicSpec]:
-    """The topics that a run has once. Making `control` is the lock of the run id, so make it first and alone."""
+    """The topics that a run has only one of. Making `control` is the lock of the run id, so make it first and alone."""
     names = Topics(run_id)
     config = topic_config(kafka)
 

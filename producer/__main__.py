@@ -53,7 +53,7 @@ def _name(text: str) -> str:
 
 def start(config: Config, name: str) -> int:
     """Everything after the config check."""
-    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s), start_local=False)
+    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s))
     equipment = producer_run.equip(config)
     log.info("engine ready plan=%s rows=%s", equipment.plan_digest, equipment.train.rows)
     from producer.shell import Shell

@@ -1,35 +1,31 @@
 """Making, describing and deleting topics: what was asked for is read back, and every call has a deadline.
 
-A topic is returned only when the broker holds the settings that were asked for and every partition has a leader. Making
+A topic is returned only once the broker holds the settings that were asked for and every partition has a leader. Making
 `<run>.control` is the lock of a run id, so an existing topic is an error of its own: `TopicExists`.
 
-A broker that is away, or has only just come back, is asked again until the deadline.
+A broker that is away, or has only just come back, is asked again until the deadline (`patience`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition, Uuid
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from broker_config.clients.errors import MOMENTARY, broker_error, explain, kafka_error
+from broker_config.clients.patience import NotYet, ask_patiently
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, TopicSpec
-from schemas.errors import BrokerAway, BrokerError, DeadlineExceeded
-
-T = TypeVar("T")
+from schemas.errors import BrokerError
 
 Partition = tuple[str, int]
 
-RETRY_S = 0.5
-LEADER_POLL_S = 0.02  # a leader is there about 40 ms after the topic was made
+LEADER_PAUSE_S = 0.02  # a leader is there about 40 ms after the topic was made
 ABSENT = frozenset({"UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID", "_UNKNOWN_TOPIC"})
 
 # Of a partition whose topic was just made, or whose broker has just come back: it has a leader in a moment.
@@ -43,12 +39,12 @@ class TopicExists(BrokerError):
 
     def __init__(self, names: Sequence[str]) -> None:
         self.names = tuple(names)
-        super().__init__(f"topics exist already: {', '.join(names)}; topic names are never used twice, choose another run id")
+        super().__init__(f"topics exist already: {', '.join(names)}; topic names are never used twice; choose another run id")
 
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """What the broker says of a topic. `topic_id` changes when a topic is deleted and made again under the same name."""
+    """A topic as the broker describes it. `topic_id` changes when a topic is deleted and made again under the same name."""
 
     name: str
     topic_id: str
@@ -58,7 +54,7 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """First offset that can be read, and the offset that the next record will get."""
+    """The first offset that can be read, and the offset that the next record will get."""
 
     start: int
     end: int
@@ -70,11 +66,11 @@ def create_topics(
     """Make topics; returns name -> topic id once each has the settings asked for and a leader for every partition.
 
     Args:
-        adopt_existing: topics that exist are checked like new ones instead of refused; the caller looks whether they are empty.
+        adopt_existing: topics that exist are not refused but checked like new ones; whether they are empty, the caller checks.
 
     Raises:
         TopicExists: some exist already (the others were made).
-        BrokerError: the broker refuses, or applied other settings than asked for.
+        BrokerError: the broker refuses, or applied other settings than were asked for.
         DeadlineExceeded: not done in time.
     """
     wanted = {spec.name: spec for spec in specs}
@@ -88,41 +84,45 @@ def create_topics(
     if existing and not adopt_existing:
         raise TopicExists(existing)
     found = _await_leaders(admin, wanted.keys(), deadline)
-    _patiently(lambda: _check_applied(admin, wanted, found, deadline), deadline)
+    ask_patiently(lambda: _check_applied(admin, wanted, found, deadline), deadline)
     return {name: info.topic_id for name, info in found.items()}
 
 
 def _create(admin: AdminClient, topics: Collection[NewTopic], deadline: Deadline) -> list[str]:
     """Make them; returns those that existed before."""
     existing: list[str] = []
-    cut: set[str] = set()
-    """Asked for, and the answer was lost with the broker: if they exist now, they are made."""
-    while topics:
-        again = set()
-        for name, future in admin.create_topics(list(topics), request_timeout=_seconds(deadline)).items():
+    left = list(topics)
+    cut_short: set[str] = set()  # asked for, but the answer was lost with the broker: if they exist now, this call made them
+
+    def ask() -> list[str]:
+        nonlocal left
+        away: dict[str, KafkaException] = {}
+        for name, future in admin.create_topics(left, request_timeout=_seconds(deadline)).items():
             try:
                 _result(future, deadline, f"the broker to make topic {name}")
             except KafkaException as error:
-                if kafka_error(error).name() in MOMENTARY and not deadline.expired:
-                    again.add(name)
+                if kafka_error(error).name() in MOMENTARY:
+                    away[name] = error
                 elif kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise broker_error(f"making topic {name}", error) from error
-                elif name not in cut:
+                elif name not in cut_short:
                     existing.append(name)
-        cut |= again
-        topics = [topic for topic in topics if topic.topic in again]
-        if topics:
-            time.sleep(min(RETRY_S, deadline.remaining()))
-    return existing
+        cut_short.update(away)
+        left = [topic for topic in left if topic.topic in away]
+        for name, failure in away.items():
+            raise broker_error(f"making topic {name}", failure) from failure
+        return existing
+
+    return ask_patiently(ask, deadline)
 
 
 def describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
-    """What the broker says of topics. A topic that does not exist, or that the user may not see, is absent from the answer.
+    """The topics as the broker describes them. One that does not exist, or that the user may not see, is left out.
 
     Raises:
         BrokerError, DeadlineExceeded
     """
-    return _patiently(lambda: _describe(admin, names, deadline), deadline) if names else {}
+    return ask_patiently(lambda: _describe(admin, names, deadline), deadline) if names else {}
 
 
 def _describe(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
@@ -151,11 +151,11 @@ def topic_names(admin: AdminClient, deadline: Deadline) -> list[str]:
         try:
             return sorted(admin.list_topics(timeout=_seconds(deadline)).topics)
         except KafkaException as error:
-            if kafka_error(error).name() in ("_TRANSPORT", "_TIMED_OUT"):  # after the whole time was used up
-                raise DeadlineExceeded(f"waited {deadline.seconds:g} s for the broker to list its topics; is it up?") from error
+            if kafka_error(error).name() in ("_TRANSPORT", "_TIMED_OUT"):  # the whole time was used up
+                raise deadline.exceeded("the broker to list its topics; is it up?") from error
             raise broker_error("listing topics", error) from error
 
-    return _patiently(ask, deadline)
+    return ask_patiently(ask, deadline)
 
 
 def topics_of_run(admin: AdminClient, run_id: str, deadline: Deadline) -> list[str]:
@@ -165,35 +165,36 @@ def topics_of_run(admin: AdminClient, run_id: str, deadline: Deadline) -> list[s
 
 
 def delete_topics(admin: AdminClient, names: Collection[str], deadline: Deadline) -> list[str]:
-    """Delete topics; returns those that were there. One that is gone already is no error.
+    """Delete topics; returns those that existed. One that is already gone is no error.
 
     Raises:
         BrokerError, DeadlineExceeded
     """
     deleted: list[str] = []
-    return _patiently(lambda: _delete(admin, [name for name in names if name not in deleted], deleted, deadline), deadline)
 
-
-def _delete(admin: AdminClient, names: Collection[str], deleted: list[str], deadline: Deadline) -> list[str]:
-    if not names:
+    def ask() -> list[str]:
+        left = [name for name in names if name not in deleted]
+        if not left:
+            return deleted
+        for name, future in admin.delete_topics(left, request_timeout=_seconds(deadline)).items():
+            try:
+                _result(future, deadline, f"the broker to delete topic {name}")
+                deleted.append(name)
+            except KafkaException as error:
+                if kafka_error(error).name() not in ABSENT:
+                    raise broker_error(f"deleting topic {name}", error) from error
         return deleted
-    for name, future in admin.delete_topics(list(names), request_timeout=_seconds(deadline)).items():
-        try:
-            _result(future, deadline, f"the broker to delete topic {name}")
-            deleted.append(name)
-        except KafkaException as error:
-            if kafka_error(error).name() not in ABSENT:
-                raise broker_error(f"deleting topic {name}", error) from error
-    return deleted
+
+    return ask_patiently(ask, deadline)
 
 
 def delete_records(admin: AdminClient, before: Mapping[Partition, int], deadline: Deadline) -> dict[Partition, int]:
-    """Cut partitions: records below the given offset can no longer be read. Returns the first offset left of each.
+    """Cut partitions: records below the given offset can no longer be read. Returns the first offset that is left of each.
 
     Raises:
         BrokerError, DeadlineExceeded
     """
-    return _patiently(lambda: _cut(admin, before, deadline), deadline) if before else {}
+    return ask_patiently(lambda: _cut(admin, before, deadline), deadline) if before else {}
 
 
 def _cut(admin: AdminClient, before: Mapping[Partition, int], deadline: Deadline) -> dict[Partition, int]:
@@ -210,28 +211,26 @@ def _cut(admin: AdminClient, before: Mapping[Partition, int], deadline: Deadline
 
 
 def log_bounds(admin: AdminClient, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, LogBounds]:
-    """First and next offset of partitions.
+    """The first and the next offset of partitions.
 
     Raises:
         BrokerError: a topic does not exist.
         DeadlineExceeded: no answer, or no leader, in time.
     """
-    if not partitions:
-        return {}
-    starts = _patiently(lambda: _offsets(admin, partitions, OffsetSpec.earliest(), deadline), deadline)
+    starts = _offsets(admin, partitions, OffsetSpec.earliest(), deadline)
     ends = log_ends(admin, partitions, deadline)
     return {partition: LogBounds(starts[partition], ends[partition]) for partition in partitions}
 
 
 def log_ends(admin: AdminClient, partitions: Collection[Partition], deadline: Deadline) -> dict[Partition, int]:
     """The offset that the next record of each partition will get; raises as `log_bounds`."""
-    ask = partial(_offsets, admin, partitions, OffsetSpec.latest(), deadline)
-    return _patiently(ask, deadline) if partitions else {}
+    return _offsets(admin, partitions, OffsetSpec.latest(), deadline)
 
 
 def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: OffsetSpec, deadline: Deadline) -> dict[Partition, int]:
     offsets: dict[Partition, int] = {}
-    while True:
+
+    def ask() -> dict[Partition, int]:
         asked = {TopicPartition(*partition): spec for partition in partitions if partition not in offsets}
         for where, future in admin.list_offsets(asked, request_timeout=_seconds(deadline)).items():
             name = f"{where.topic}[{where.partition}]"
@@ -239,31 +238,33 @@ def _offsets(admin: AdminClient, partitions: Collection[Partition], spec: Offset
                 found = _result(future, deadline, f"the offsets of {name}")
                 offsets[(where.topic, where.partition)] = int(found.offset)
             except KafkaException as error:
-                # No leader: the topic is not there, or the broker has only just come back and will have one in a moment.
+                # No leader: the topic does not exist, or the broker has only just come back and will have one in a moment.
                 if kafka_error(error).name() not in NO_LEADER:
                     raise broker_error(f"asking for the offsets of {name}", error) from error
                 if where.topic not in describe(admin, [where.topic], deadline):
                     raise BrokerError(f"asking for the offsets of {name}: {explain(kafka_error(error))}") from error
-        if len(offsets) == len(partitions):
-            return offsets
-        deadline.check("a leader of every partition; is a broker down?")
-        time.sleep(min(LEADER_POLL_S, deadline.remaining()))
+        if len(offsets) < len(partitions):
+            raise NotYet("a leader of every partition; is a broker down?", LEADER_PAUSE_S)
+        return offsets
+
+    return ask_patiently(ask, deadline) if partitions else {}
 
 
 def _await_leaders(admin: AdminClient, names: Collection[str], deadline: Deadline) -> dict[str, TopicInfo]:
-    while True:
-        found = describe(admin, names, deadline)
+    def ask() -> dict[str, TopicInfo]:
+        found = _describe(admin, names, deadline)
         waiting = [name for name in names if name not in found or found[name].leaderless]
-        if not waiting:
-            return found
-        deadline.check(f"a leader of every partition of {', '.join(waiting)}; is a broker down?")
-        time.sleep(min(LEADER_POLL_S, deadline.remaining()))
+        if waiting:
+            raise NotYet(f"a leader of every partition of {', '.join(waiting)}; is a broker down?", LEADER_PAUSE_S)
+        return found
+
+    return ask_patiently(ask, deadline)
 
 
 def _check_applied(
     admin: AdminClient, wanted: Mapping[str, TopicSpec], found: Mapping[str, TopicInfo], deadline: Deadline
 ) -> None:
-    """Compare what the broker holds with what was asked for; all differences in one error."""
+    """Compare what the broker holds with what was asked for; one error names all differences."""
     wrong: list[str] = []
     for name, spec in wanted.items():
         if found[name].partitions != spec.partitions:
@@ -280,7 +281,7 @@ def _check_applied(
                 if got != asked:
                     wrong.append(_difference(resource.name, key, asked, got))
     if wrong:
-        raise BrokerError("the broker applied other topic settings than asked for:\n" + "\n".join(wrong))
+        raise BrokerError("the broker applied other topic settings than were asked for:\n" + "\n".join(wrong))
 
 
 _SETTING_OF = {
@@ -296,16 +297,6 @@ def _difference(topic: str, key: str, asked: str, got: str | None) -> str:
     return f"  topic {topic}: {key}: asked {asked}, got {got}; lift what overrides it at the broker (a topic policy){ours}"
 
 
-def _patiently(ask: Callable[[], T], deadline: Deadline) -> T:
-    while True:
-        try:
-            return ask()
-        except BrokerAway:
-            if deadline.expired:
-                raise
-            time.sleep(min(RETRY_S, deadline.remaining()))
-
-
 def _id_text(topic_id: Uuid) -> str:
     """The id as Kafka's own tools print it."""
     return str(topic_id).translate(str.maketrans("+/", "-_"))
@@ -317,13 +308,13 @@ def _seconds(deadline: Deadline) -> float:
 
 
 def _result(future: Future[Any], deadline: Deadline, what: str) -> Any:
-    """The future's result; `KafkaException` is the caller's to read, except that no answer in time is `DeadlineExceeded`."""
+    """The future's result. A `KafkaException` is left to the caller, except that no answer in time is `DeadlineExceeded`."""
     try:
-        # The request carries the same timeout; a little more lets its own, better told failure arrive first.
+        # The request has the same timeout. A little more lets its own failure, which says more, arrive first.
         return future.result(deadline.remaining() + 1.0)
     except FutureTimeout:
-        raise DeadlineExceeded(f"waited {deadline.seconds:g} s for {what}") from None
+        raise deadline.exceeded(what) from None
     except KafkaException as error:
         if kafka_error(error).name() == "_TIMED_OUT":
-            raise DeadlineExceeded(f"waited {deadline.seconds:g} s for {what}; is the broker up?") from error
+            raise deadline.exceeded(f"{what}; is the broker up?") from error
         raise

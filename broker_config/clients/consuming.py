@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from broker_config.clients.errors import MOMENTARY, explain, kafka_error
+from broker_config.clients.patience import NotYet, ask_patiently
 from broker_config.deadline import Deadline
 from schemas.errors import BrokerError
 
@@ -15,7 +15,7 @@ RETRY_S = 0.2
 
 
 def assign(consumer: Consumer, positions: Mapping[tuple[str, int], int], deadline: Deadline) -> None:
-    """Read exactly these partitions from these offsets on; replaces what was assigned before.
+    """Read exactly these partitions, each from its offset on; replaces the former assignment.
 
     Raises:
         BrokerError: a topic or partition does not exist, or the user may not see it.
@@ -32,15 +32,16 @@ def assign(consumer: Consumer, positions: Mapping[tuple[str, int], int], deadlin
 def look_up(consumer: Consumer, topic: str, deadline: Deadline) -> set[int]:
     """The partitions of a topic, which the consumer knows from now on.
 
-    To be called before `Consumer.assign` or `incremental_assign`, for two reasons: a consumer that is assigned a missing or
-    hidden topic is silent for ever, which is an error here; and a topic that was looked up delivers within 0.1 s, another one
+    Call it before `Consumer.assign` or `incremental_assign`, for two reasons. A consumer to which a missing or hidden topic is
+    assigned stays silent for ever; here that is an error. And a topic that was looked up delivers within 0.1 s, any other one
     after 0.7 s.
 
     Raises:
         BrokerError: the topic does not exist, or the user may not see it.
         DeadlineExceeded: no answer in time.
     """
-    while True:
+
+    def ask() -> set[int]:
         try:
             metadata = consumer.list_topics(topic, timeout=max(0.001, deadline.remaining())).topics[topic]
         except KafkaException as exception:
@@ -51,5 +52,6 @@ def look_up(consumer: Consumer, topic: str, deadline: Deadline) -> set[int]:
             error = metadata.error
         if error.name() not in MOMENTARY:
             raise BrokerError(f"looking up topic {topic}: {explain(error)}")
-        deadline.check(f"the broker to look up topic {topic}: {explain(error)}")
-        time.sleep(min(RETRY_S, deadline.remaining()))
+        raise NotYet(f"the broker to look up topic {topic}: {explain(error)}", RETRY_S)
+
+    return ask_patiently(ask, deadline)

@@ -1,6 +1,6 @@
-"""Kafka's errors in words: which were meant for us, what they mean, what to check.
+"""Kafka's errors in words: which of them concern the caller, what they mean, what to check.
 
-A `KafkaError`'s text can be a kilobyte of request dump, so a message here is made of its name and, where short, its text.
+A `KafkaError`'s text can be a kilobyte of request dump, so a message is made of the error's name and the start of its first line.
 """
 
 from __future__ import annotations
@@ -28,20 +28,18 @@ _ADVICE = {
     "INVALID_CONFIG": "the broker refuses a topic setting",
     "POLICY_VIOLATION": "a policy of the broker forbids it",
     "NOT_ENOUGH_REPLICAS": "fewer replicas in sync than kafka.min_insync_replicas: a broker is down",
-    "KAFKA_STORAGE_ERROR": "a disk of the broker is full or broken, its log says which: make room there",
+    "KAFKA_STORAGE_ERROR": "a disk of the broker is full or broken; its log says which: make room there",
     "OFFSET_OUT_OF_RANGE": "the offset is outside the log",
     "_AUTO_OFFSET_RESET": "the offset is outside the log: records were deleted, or the topic is another one of the same name",
     "_AUTHENTICATION": "the broker refuses the login: check kafka.security",
     "_SSL": "the TLS handshake fails: check kafka.security.ca_location and the host name",
 }
 
-
-# What librdkafka mends by itself; a consumer that meets one goes on polling.
+# Faults from which librdkafka recovers by itself; a consumer that meets one keeps polling.
 PASSING = frozenset({"_PARTITION_EOF", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_WAIT_COORD", "_RESOLVE"})
 
-
-# What a broker answers for a moment around its restart, when it was fenced, or when its disk is full, which ends it; the same
-# call works a little later.
+# Answers of a broker around its restart, when it was fenced, or when its disk is full, which ends it; a little later the same
+# call works.
 MOMENTARY = PASSING | {
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
@@ -55,8 +53,8 @@ MOMENTARY = PASSING | {
     "UNKNOWN_LEADER_EPOCH",
     "KAFKA_STORAGE_ERROR",
     "_NOENT",
-    # The client's own words while it knows of no broker that leads the partition: one that stood still for longer than its
-    # session is fenced, and is in no metadata until it has reported again.
+    # The client's own, while it knows of no broker that leads the partition: a broker that stood still for longer than its
+    # session is fenced, and absent from the metadata until it has reported again.
     "_UNKNOWN_PARTITION",
     "_DESTROY_BROKER",
 }
@@ -79,18 +77,18 @@ def explain(error: KafkaError) -> str:
 
 
 def broker_error(doing: str, exception: KafkaException) -> BrokerError:
-    """The error to raise when Kafka refused while `doing`; `BrokerAway` if it may not refuse the next time."""
+    """The error to raise when Kafka refused while `doing`; `BrokerAway` if the same call may succeed later."""
     error = kafka_error(exception)
     kind = BrokerAway if error.name() in MOMENTARY else BrokerError
     return kind(f"{doing}: {explain(error)}")
 
 
 def data_of(message: Message | None) -> Message | None:
-    """What `Consumer.poll` returned: a record, or None for nothing, an end of partition or a passing fault.
+    """The record that `Consumer.poll` returned; None for nothing, an end of partition or a passing fault.
 
     Raises:
         OffsetGone: the offset is outside the log.
-        BrokerError: the partition cannot be read any more for another reason (rights, unreadable batch, unknown code).
+        BrokerError: the partition can no longer be read for another reason (rights, unreadable batch, unknown code).
     """
     if message is None:
         return None
@@ -104,29 +102,27 @@ def data_of(message: Message | None) -> Message | None:
 
 
 class ErrorLog:
-    """An `error_cb` that writes to Python's logging: a new fault at once, the same one again at most every 30 s with its count.
+    """An `error_cb` that writes to Python's logging: a new fault at once, a repeated one at most every 30 s, with its count.
 
     Never raises: an exception in a callback would surface in an unrelated call of the client.
     """
 
     def __init__(self, client_id: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self.client_id = client_id
-        self.last: KafkaError | None = None
+        self._client_id = client_id
         self._clock = clock
         self._lock = threading.Lock()
-        self._told: dict[str, float] = {}
-        self._held: dict[str, int] = {}
+        self._logged_at: dict[str, float] = {}
+        self._suppressed: dict[str, int] = {}
 
     def __call__(self, error: KafkaError) -> None:
         name = error.name()
         now = self._clock()
         with self._lock:
-            self.last = error
-            told = self._told.get(name)
-            if told is not None and now - told < REPEAT_S:
-                self._held[name] = self._held.get(name, 0) + 1
+            logged_at = self._logged_at.get(name)
+            if logged_at is not None and now - logged_at < REPEAT_S:
+                self._suppressed[name] = self._suppressed.get(name, 0) + 1
                 return
-            self._told[name] = now
-            held = self._held.pop(name, 0)
-        again = f", {held} more since the last line" if held else ""
-        log.warning("Kafka client reports %s%s client=%s", explain(error), again, self.client_id)
+            self._logged_at[name] = now
+            suppressed = self._suppressed.pop(name, 0)
+        again = f", {suppressed} more since the last line" if suppressed else ""
+        log.warning("Kafka client reports %s%s client=%s", explain(error), again, self._client_id)

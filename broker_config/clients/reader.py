@@ -1,8 +1,8 @@
-"""Reading logs: one thread that owns one consumer and hands every record to its sink, in the order of each partition.
+"""Reading logs: one thread owns one consumer and hands every record to its sink, in the order of each partition.
 
 Invariants: partitions are assigned with explicit offsets, never subscribed; the first record of a partition is at or above the
-offset asked for, the next ones follow without going back; an error of the broker or the client reaches the sink once, as the
-last thing. librdkafka never forgets a topic, so the consumer is renewed after `RENEW_AFTER` topics.
+offset asked for, and offsets only grow from there; an error of the broker or the client reaches the sink once, as the last thing.
+librdkafka never forgets a topic, so the consumer is renewed after `RENEW_AFTER` topics.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from broker_config.clients.consuming import look_up
 from broker_config.clients.errors import broker_error, data_of
+from broker_config.clients.patience import NotYet, ask_patiently
 from broker_config.clients.settings import make_consumer
 from broker_config.deadline import Deadline
 from schemas.config.kafka import KafkaConfig
@@ -26,7 +28,7 @@ from schemas.records.headers import as_mapping
 log = logging.getLogger(__name__)
 
 ASK_S = 5.0  # one question to the broker; asked again while an outage lasts
-POLL_S = 0.05  # a new assignment waits so long at most; a record ends the wait at once
+POLL_S = 0.05  # a new assignment waits at most this long; a record ends the wait at once
 RENEW_AFTER = 64  # topics
 
 Partition = tuple[str, int]
@@ -63,14 +65,14 @@ class LogReader:
         self._thread.start()
 
     def assign(self, offsets: Iterable[tuple[Partition, int]]) -> None:
-        """Read these partitions too, each from its offset. The topics must be visible already."""
+        """Read these partitions as well, each from its offset. The topics must be visible already."""
         self._changes.put((list(offsets), []))
 
     def unassign(self, partitions: Iterable[Partition]) -> None:
         self._changes.put(([], list(partitions)))
 
     def positions(self) -> dict[Partition, int]:
-        """Next offset of every assigned partition: all below it has been handed to the sink."""
+        """The next offset of every assigned partition: all records below it have been handed to the sink."""
         return dict(self._positions)
 
     def close(self) -> None:
@@ -100,7 +102,7 @@ class LogReader:
         offset = int(message.offset() or 0)
         expected = self._positions.get(at)
         if expected is None:
-            return  # a record that was fetched before its partition was given up
+            return  # a record that was fetched before its partition was unassigned
         if offset < expected:
             raise BrokerError(f"{at[0]}[{at[1]}] went back to offset {offset}, expected {expected} or later")
         key = message.key()
@@ -135,15 +137,19 @@ class LogReader:
         return consumer
 
     def _look_up(self, consumer: Consumer, topics: set[str]) -> None:
-        """An outage of the broker is waited out, as everywhere in a run."""
+        """An outage of the broker is waited out, as everywhere in a run; `close` ends the wait."""
         deadline = Deadline(self._outage_s)
+
+        def ask(topic: str) -> None:
+            if self._stop.is_set():
+                return
+            try:
+                look_up(consumer, topic, deadline.at_most(ASK_S))
+            except DeadlineExceeded as error:
+                raise NotYet(f"the broker to look up topic {topic} (kafka.outage_timeout_s)", pause_s=0.0) from error
+
         for topic in sorted(topics):
-            while not self._stop.is_set():
-                try:
-                    look_up(consumer, topic, deadline.at_most(ASK_S))
-                    break
-                except DeadlineExceeded:
-                    deadline.check(f"the broker to look up topic {topic} (kafka.outage_timeout_s)")
+            ask_patiently(partial(ask, topic), deadline)
 
     def _renew(self, consumer: Consumer) -> Consumer:
         consumer.close()

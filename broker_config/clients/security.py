@@ -1,6 +1,6 @@
-"""Who a client is: librdkafka settings from `kafka.security`. The only place where a secret is read.
+"""How a client authenticates: librdkafka settings from `kafka.security`. The only place where a secret is read.
 
-Secrets stand in a config only as `env:NAME` or `file:PATH`; what is read is handed to librdkafka and kept nowhere else.
+In a config, secrets appear only as `env:NAME` or `file:PATH`; what is read is handed to librdkafka and kept nowhere else.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from schemas.errors import ConfigError, Problem
 
 
 def resolve_secret(reference: str, key: str) -> str:
-    """The secret that `env:NAME` or `file:PATH` stands for.
+    """The secret that `env:NAME` or `file:PATH` refers to.
 
     Raises:
-        ConfigError: the variable is unset, the file is unreadable, the secret is empty, or it is no reference.
+        ConfigError: the variable is unset, the file is unreadable, the secret is empty, or `reference` is no reference.
     """
     kind, _, where = reference.partition(":")
     if kind == "env" and where:
@@ -29,7 +29,7 @@ def resolve_secret(reference: str, key: str) -> str:
             secret = Path(where).expanduser().read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
             why = f"the file cannot be read ({error})"
-            raise ConfigError([Problem(key, reference, why, "give a readable file holding the secret alone")]) from None
+            raise ConfigError([Problem(key, reference, why, "give a readable file that holds only the secret")]) from None
         if not secret:
             raise ConfigError([Problem(key, reference, "the file is empty", "write the secret into it")])
         return secret
@@ -40,7 +40,7 @@ def security_settings(security: SecurityConfig) -> dict[str, str]:
     """librdkafka settings of `kafka.security`.
 
     Raises:
-        ConfigError: what the protocol needs is missing or unreadable; all of it at once.
+        ConfigError: something that the protocol needs is missing or unreadable; all problems at once.
     """
     if security.protocol == "PLAINTEXT":
         return {}

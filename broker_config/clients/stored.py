@@ -1,4 +1,4 @@
-"""Topics as they lie in the log, whole: every record with its bytes, from the first offset to where the log ended when asked."""
+"""Whole topics as they are stored: every record with its bytes, from the first offset to a given end of the log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Message
 
 from broker_config.clients.consuming import assign
 from broker_config.clients.errors import data_of
-from broker_config.clients.reader import Record
+from broker_config.clients.reader import Partition, Record
 from broker_config.deadline import Deadline
 from schemas.errors import DeadlineExceeded
 from schemas.records.headers import as_mapping
@@ -18,14 +18,13 @@ from schemas.records.headers import as_mapping
 POLL_S = 0.2
 SILENCE_S = 20.0
 
-Partition = tuple[str, int]
 Bounds = Mapping[Partition, tuple[int, int]]
-"""First offset and next offset of partitions."""
+"""The first offset and the next offset of partitions."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """One record, nothing decoded. `timestamp_ms` is the broker's (log append time)."""
+    """One record with nothing decoded. `timestamp_ms` is the broker's (log append time)."""
 
     topic: str
     partition: int
@@ -69,30 +68,30 @@ def of_message(message: Message) -> StoredRecord:
 
 
 def read_to_end(consumer: Consumer, bounds: Bounds, deadline: Deadline) -> Iterator[StoredRecord]:
-    """All records within `bounds`, each partition in its order. `deadline` is for finding the topics.
+    """All records within `bounds`, each partition in its own order. `deadline` limits the look-up of the topics.
 
     Raises:
-        DeadlineExceeded: the broker sends nothing for `SILENCE_S` though there is more.
+        DeadlineExceeded: the broker sends nothing for `SILENCE_S` although there is more.
         BrokerError: a topic cannot be read.
     """
     left = {where: end for where, (start, end) in bounds.items() if end > start}
     if not left:
         return
     assign(consumer, {where: bounds[where][0] for where in left}, deadline)
-    heard = time.monotonic()
+    last_record_at = time.monotonic()
     while left:
         message = data_of(consumer.poll(POLL_S))
         if message is None:
-            # The last offsets of a log may hold no record (those of a transaction's end): the position tells.
+            # The last offsets of a log may hold no record (a transaction's end, for example); the position shows that.
             for partition in consumer.position(consumer.assignment()):
                 end = left.get((partition.topic, partition.partition))
                 if end is not None and partition.offset >= end:
                     del left[(partition.topic, partition.partition)]
-            if left and time.monotonic() - heard > SILENCE_S:
+            if left and time.monotonic() - last_record_at > SILENCE_S:
                 waiting = ", ".join(f"{topic}[{index}]" for topic, index in left)
                 raise DeadlineExceeded(f"waited {SILENCE_S:g} s for the next record of {waiting}; is the broker up?")
             continue
-        heard = time.monotonic()
+        last_record_at = time.monotonic()
         record = of_message(message)
         where = (record.topic, record.partition)
         if where in left and record.offset < left[where]:

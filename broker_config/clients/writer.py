@@ -1,7 +1,8 @@
-"""Writing logs: one idempotent producer, every delivery report looked at.
+"""Writing logs: one idempotent producer, whose every delivery report is evaluated.
 
-Invariants: a record counts as written only by its delivery report; a failed delivery reaches the caller's callback, or, without
-one, ends the process through `failed`. librdkafka never forgets a topic, so the client is renewed after `RENEW_AFTER` topics.
+Invariants: only its delivery report makes a record count as written; a failed delivery reaches the caller through the record's
+future, or, if nobody waits for it, ends the process through `failed`. librdkafka never forgets a topic, so the client is renewed
+after `RENEW_AFTER` topics.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from broker_config.clients.settings import make_producer
 from broker_config.deadline import Deadline
 from broker_config.topics import max_message_bytes
 from schemas.config.kafka import KafkaConfig
-from schemas.errors import BrokerError, DeadlineExceeded
+from schemas.errors import BrokerError
 from schemas.records.headers import Headers
 
 RENEW_AFTER = 64  # topics
@@ -26,7 +27,7 @@ POLL_S = 0.1
 
 
 class LogWriter:
-    """Thread-safe. Delivery callbacks run on the writer's own thread and must be short."""
+    """Thread-safe. Callbacks of the futures run on the writer's own thread and must be short."""
 
     def __init__(self, kafka: KafkaConfig, bootstrap: str, name: str, failed: Callable[[BaseException], None]) -> None:
         self._kafka = kafka
@@ -42,7 +43,7 @@ class LogWriter:
     def write(
         self, topic: str, value: bytes, *, key: str | None = None, headers: Headers | None = None, partition: int = 0
     ) -> Future[int]:
-        """Queue a record. The future holds its offset (-1 if the broker knew it already), or `BrokerError`.
+        """Queue a record. The future holds its offset (-1 if the broker already had it), or a `BrokerError`.
 
         Raises:
             BrokerError: the record is larger than the run allows, or the queue is full.
@@ -50,8 +51,8 @@ class LogWriter:
         limit = max_message_bytes(self._kafka)
         if len(value) > limit:
             raise BrokerError(
-                f"record {key} for {topic} has {len(value)} bytes, allowed are {limit}; raise kafka.max_record_mib "
-                "(a new run), or make groups or completions smaller"
+                f"record {key} for {topic} has {len(value)} bytes, but only {limit} are allowed; raise kafka.max_record_mib "
+                "(in a new run), or make groups or completions smaller"
             )
         future: Future[int] = Future()
         future.set_running_or_notify_cancel()
@@ -70,38 +71,38 @@ class LogWriter:
                 self._producer.produce(topic, value=value, key=key, headers=headers, partition=partition, on_delivery=delivered)
             except BufferError:
                 raise BrokerError(
-                    f"the queue of unwritten records is full, writing {key} to {topic}; is the broker down?"
+                    f"the queue of unwritten records is full when writing {key} to {topic}; is the broker down?"
                 ) from None
             except KafkaException as error:
                 raise broker_error(f"writing {key or 'a record'} to {topic}", error) from error
         return future
 
     def post(self, topic: str, value: bytes, **how: Any) -> None:
-        """`write` without anybody waiting: a failed delivery is reported to `failed`."""
+        """`write` a record that nobody waits for: a failed delivery is reported to `failed`."""
         self.write(topic, value, **how).add_done_callback(self.judge)
 
     def judge(self, future: Future[int]) -> None:
-        """For a record that nobody waits for: a failed delivery ends the process through `failed`."""
+        """The callback of a future that nobody waits for: a failed delivery is reported to `failed`."""
         error = future.exception()
         if error is not None:
             self._failed(error)
 
     def flush(self, deadline: Deadline) -> None:
-        """Wait until all queued records are delivered or failed.
+        """Wait until every queued record is delivered or has failed.
 
         Raises:
-            DeadlineExceeded: some were neither.
+            DeadlineExceeded: some records are still queued.
         """
         with self._lock:
             left = self._producer.flush(deadline.remaining())
         if left:
-            raise DeadlineExceeded(f"waited {deadline.seconds:g} s for {left} records to be written; is the broker up?")
+            raise deadline.exceeded(f"{left} records to be written; is the broker up?")
 
     def close(self, deadline: Deadline) -> None:
-        """Flush and end.
+        """Flush, then end.
 
         Raises:
-            DeadlineExceeded: as `flush`; the writer is closed all the same.
+            DeadlineExceeded: as in `flush`; the writer is closed all the same.
         """
         try:
             self.flush(deadline)
@@ -112,7 +113,7 @@ class LogWriter:
     def _run(self) -> None:
         try:
             while not self._stop.is_set():
-                self._producer.poll(POLL_S)  # blocks until a delivery report is there
+                self._producer.poll(POLL_S)  # returns as soon as there is a delivery report
         except KafkaException as error:
             self._failed(broker_error("writing", error))
         except Exception as error:  # noqa: BLE001 - top of a thread: whatever it is, the owner must hear of it

@@ -1,7 +1,7 @@
 """The pinned jars of Kafka: downloaded once, each checked against its sha256.
 
-Invariant: a folder `libs-*` is either absent or complete and checked; it appears by one rename. An interrupted download is
-taken up again: finished files are kept, a damaged one is fetched anew.
+Invariant: a folder `libs-*` is either absent, or complete and checked; it appears by one rename. An interrupted download is
+resumed: finished files are kept, a damaged one is fetched again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One jar by its Maven coordinates, and the digest that it must have."""
+    """One jar: its Maven coordinates, and the digest that it must have."""
 
     group: str
     name: str
@@ -46,7 +46,7 @@ class Artifact:
 
 
 def artifacts() -> list[Artifact]:
-    """The pinned list, one `group:artifact:version sha256` a line."""
+    """The pinned list; each line of its file is `group:artifact:version sha256`."""
     pinned: list[Artifact] = []
     for line in LIST.read_text(encoding="ascii").splitlines():
         coordinates, sha256 = line.split()
@@ -56,17 +56,17 @@ def artifacts() -> list[Artifact]:
 
 
 def libs_folder(root: Path) -> Path:
-    """Where the jars of the present list live below `root`; another list gives another folder."""
+    """The folder below `root` for the jars of the present list; another list has another folder."""
     digest = hashlib.sha256(LIST.read_bytes()).hexdigest()
     return root / f"libs-{digest[:12]}"
 
 
 def fetch(root: Path, say: Say) -> Path:
-    """The folder of jars below `root`, downloaded if it is not there yet.
+    """The folder of jars below `root`, downloaded if there is none yet.
 
     Raises:
-        BrokerError: a file could not be had, or has another digest than pinned.
-        DeadlineExceeded: another process was downloading all the time.
+        BrokerError: a file could not be downloaded, or has another digest than the pinned one.
+        DeadlineExceeded: another process was downloading the whole time.
     """
     libs = libs_folder(root)
     if libs.is_dir():
@@ -83,7 +83,7 @@ def _download(root: Path, libs: Path, deadline: Deadline, say: Say) -> None:
     downloads = root / "downloads"
     say(f"Kafka jars: downloading {len(pinned)} files (55 MB) to {libs}")
     done = 0
-    told = time.monotonic()
+    reported_at = time.monotonic()
     files: dict[Artifact, Path] = {}
     with ThreadPoolExecutor(THREADS, thread_name_prefix="jars") as pool:
         pending = {pool.submit(_fetch_one, artifact, downloads): artifact for artifact in pinned}
@@ -91,8 +91,8 @@ def _download(root: Path, libs: Path, deadline: Deadline, say: Say) -> None:
             for future in as_completed(pending, timeout=deadline.remaining()):
                 files[pending[future]] = future.result()
                 done += 1
-                if time.monotonic() - told >= PROGRESS_S:
-                    told = time.monotonic()
+                if time.monotonic() - reported_at >= PROGRESS_S:
+                    reported_at = time.monotonic()
                     say(f"Kafka jars: {done} of {len(pinned)}")
         except TimeoutError:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -107,11 +107,11 @@ def _download(root: Path, libs: Path, deadline: Deadline, say: Say) -> None:
         os.replace(file, unfinished / artifact.file_name)
     os.replace(unfinished, libs)
     shutil.rmtree(downloads, ignore_errors=True)
-    say(f"Kafka jars: {done} of {len(pinned)}, all digests right")
+    say(f"Kafka jars: {done} of {len(pinned)}, all digests are right")
 
 
 def _fetch_one(artifact: Artifact, downloads: Path) -> Path:
-    """One jar with the right digest; tries again after a broken connection, and once more after a damaged file."""
+    """One jar with the right digest; tried again after a broken connection and after a damaged file."""
     # Imported here: only a first start needs it.
     from jgo.maven import MavenContext, PythonResolver
 
@@ -128,7 +128,7 @@ def _fetch_one(artifact: Artifact, downloads: Path) -> Path:
         file = Path(wanted.resolve())
         found = hashlib.sha256(file.read_bytes()).hexdigest()
         if found != artifact.sha256:
-            file.unlink()  # cut off by an interruption, or not what was pinned: never kept
+            file.unlink()  # cut off by an interruption, or not the pinned one: never kept
             raise OSError(f"digest {found[:12]}... instead of {artifact.sha256[:12]}...")
         return file
 
@@ -148,5 +148,5 @@ def _failed(what: str) -> BrokerError:
     return BrokerError(
         f"could not download Kafka's jars: {what}\n"
         "check the network (WEIR_MAVEN_MIRROR may name a mirror of Maven Central, KAFKA_HOME an unpacked Kafka 4), then run\n"
-        "`python -m broker_config fetch` again; what has arrived is kept"
+        "`python -m broker_config fetch` again; finished files are kept"
     )

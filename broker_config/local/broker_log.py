@@ -1,4 +1,4 @@
-"""Why a broker ended, as its log tells it. Pure."""
+"""Why a broker ended, according to its log. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CAUSE = re.compile(r"(?:Caused by: )?[\w.$]+(?:Exception|Error): (?P<why>.+)$")
 
 
 def fault(lines: Iterable[str]) -> str | None:
-    """What the broker was doing when it failed first, and the innermost cause; it names the topic's partition and the folder.
+    """What the broker was doing when it first failed, with the partition and the folder, and the innermost cause.
 
-    None: the log tells of no failure.
+    None if the log shows no failure.
     """
     doing: str | None = None
     why: str | None = None

@@ -1,7 +1,7 @@
 """The class archive (AppCDS): Kafka's classes, parsed once and mapped by every later start of the broker and its tools.
 
-A class list is recorded by starting a broker on a throw-away folder; Java turns it into an archive, which appears by one
-rename. Works on a Java without an archive of its own, as a trimmed runtime is.
+A broker that is started on a throw-away folder records the list of classes; Java turns the list into an archive, which appears by
+one rename. It also works with a Java that has no archive of its own, such as a trimmed runtime.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT_S = 180.0
 
 
 def make_archive(installation: Installation, say: Say) -> Path:
-    """The class archive, made if it is not there yet (about ten seconds).
+    """The class archive, made if there is none yet (about ten seconds).
 
     Raises:
         BrokerError: the broker does not start, or Java cannot make the archive.

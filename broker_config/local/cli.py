@@ -1,4 +1,4 @@
-"""`python -m broker_config`: the local broker and what it needs, by hand and for `launch/setup.sh`."""
+"""`python -m broker_config`: the local broker and what it needs, for people and for `launch/setup.sh`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def say(line: str) -> None:
 
 @app.command()
 def fetch() -> None:
-    """Download Kafka's jars, make the class archive and the tool scripts. Does nothing that is done already."""
+    """Download Kafka's jars, make the class archive and the tool scripts. Skips what is done already."""
     installation = install(say)
     make_archive(installation, say)
     write_wrappers(installation)
@@ -49,7 +49,7 @@ def stop() -> None:
 
 @app.command()
 def status() -> None:
-    """What runs, as JSON. Exit code 0 if a broker serves, else 1."""
+    """Print what runs, as JSON. Exit code 0 if a broker serves, else 1."""
     found = LocalBroker().status()
     typer.echo(json.dumps(as_json(found)))
     if found.state != "running":
@@ -74,7 +74,7 @@ def as_json(status: BrokerStatus) -> dict[str, object]:
 
 
 def main() -> NoReturn:
-    """Exit code 0 done, 1 failed, 2 wrong input; an expected failure is printed without a traceback."""
+    """Exit code 0: done, 1: failed, 2: wrong input. An expected failure is printed without a traceback."""
     try:
         app()
     except ConfigError as error:

@@ -1,6 +1,6 @@
-"""A Kafka that can be run: a Java program and jars, downloaded or those of KAFKA_HOME.
+"""A Kafka that can be run: a Java program, and jars that are downloaded or those of KAFKA_HOME.
 
-The class archive (AppCDS) halves the start of every Java program below; it is made once for one Java and one list of jars, and
+The class archive (AppCDS) halves the start time of every Java program below. It is made once for one Java and one list of jars;
 everything works without it.
 """
 
@@ -20,7 +20,7 @@ from schemas.errors import BrokerError, ConfigError, Problem
 
 TOOL_TIMEOUT_S = 120.0
 
-# Serial GC and the first compiler only: a small, quickly started process. The broker copies bytes, it does not compute.
+# Serial collection and the first compiler only: a small process that starts quickly. A broker moves bytes, it computes little.
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -32,11 +32,10 @@ JVM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """Java and Kafka's jars. `home` is KAFKA_HOME if the jars are from there."""
+    """Java and Kafka's jars."""
 
     java: Path
     jars: tuple[Path, ...]
-    home: Path | None = None
 
     @property
     def classpath(self) -> str:
@@ -44,14 +43,14 @@ class Installation:
 
     @property
     def archive(self) -> Path:
-        """Where the class archive of this Java with these jars is, or would be."""
+        """The file of the class archive of this Java and these jars; it may not exist."""
         real = self.java.resolve()
         identity = f"{real}\0{real.stat().st_mtime_ns}\0{self.classpath}"
         return kafka_cache() / f"classes-{hashlib.sha256(identity.encode()).hexdigest()[:12]}.jsa"
 
     @property
     def jvm_options(self) -> tuple[str, ...]:
-        """Options of every Java process. From 24 on Java warns of calls that Kafka's libraries make; it is told to allow them."""
+        """Options of every Java process. From version 24 on, Java warns of calls of Kafka's libraries; they are allowed here."""
         quiet = ("--enable-native-access=ALL-UNNAMED", "--sun-misc-unsafe-memory-access=allow")
         return (*JVM_OPTIONS, *quiet) if release_version(self.java) >= 24 else JVM_OPTIONS
 
@@ -65,7 +64,7 @@ class Installation:
         """Run a main class to its end; returns what it printed.
 
         Raises:
-            BrokerError: it failed or took longer than two minutes; the message says what it was `doing`.
+            BrokerError: it failed or took longer than `TOOL_TIMEOUT_S`; the message starts with `doing`.
         """
         return run_java(self.command(main, *arguments, options=options), doing)
 
@@ -79,13 +78,13 @@ def run_java(command: Sequence[str], doing: str) -> str:
     except subprocess.TimeoutExpired:
         raise BrokerError(f"{doing}: not done within {TOOL_TIMEOUT_S:g} s") from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        raise BrokerError(f"{doing}: Java ended with code {done.returncode}:\n{said}")
+        output = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        raise BrokerError(f"{doing}: Java ended with code {done.returncode}:\n{output}")
     return done.stdout
 
 
 def installed() -> Installation | None:
-    """The Kafka on this machine, or None if it has yet to be downloaded.
+    """The Kafka on this machine, or None if it is not downloaded yet.
 
     Raises:
         ConfigError: no usable Java, or KAFKA_HOME holds no Kafka 4.
@@ -93,7 +92,7 @@ def installed() -> Installation | None:
     named = os.environ.get("KAFKA_HOME")
     if named:
         home = Path(named).expanduser().resolve()
-        return Installation(find_java(), _jars_of_home(home), home)
+        return Installation(find_java(), _jars_of_home(home))
     libs = libs_folder(kafka_cache())
     if not libs.is_dir():
         return None
@@ -101,7 +100,7 @@ def installed() -> Installation | None:
 
 
 def install(say: Say) -> Installation:
-    """The Kafka on this machine, downloaded first if need be.
+    """The Kafka on this machine, downloaded first if necessary.
 
     Raises:
         ConfigError: no usable Java, or KAFKA_HOME holds no Kafka 4.

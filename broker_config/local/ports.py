@@ -1,6 +1,6 @@
-"""Ports for a broker: below the ephemeral range, so that no outgoing connection can hold the broker's port when it comes back.
+"""Ports for a broker: below the ephemeral range, so that no outgoing connection holds the broker's port when it comes back.
 
-A client that retries a dead broker on an ephemeral port can even connect to itself, and then keeps the broker from binding.
+On an ephemeral port, a client that retries a dead broker can even connect to itself, which keeps the broker from binding.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from schemas.errors import ConfigError, Problem
 
 FIRST = 29092
-LOW = 20000  # below are the ports of many well-known services
+LOW = 20000  # many well-known services have ports below
 EPHEMERAL_LOW_DEFAULT = 32768
 
 
 def ephemeral_low() -> int:
-    """First port that the system hands out for outgoing connections."""
+    """The first port that the system hands out to outgoing connections."""
     try:
         text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
     except OSError:
@@ -28,7 +28,7 @@ def ephemeral_low() -> int:
 def is_free(port: int) -> bool:
     """Whether a listener could bind the port on loopback now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As the broker binds: connections of a former one that linger do not matter.
+        # As the broker does, so that lingering connections of a former one do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -38,7 +38,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int, *, first: int = FIRST, avoid: Iterable[int] = ()) -> list[int]:
-    """`count` free ports outside the ephemeral range, looked for upwards from `first`, then from the low end.
+    """`count` free ports below the ephemeral range, searched upwards from `first`, then from `LOW`.
 
     Raises:
         ConfigError: there are not enough.
@@ -53,5 +53,5 @@ def free_ports(count: int, *, first: int = FIRST, avoid: Iterable[int] = ()) -> 
             found.append(port)
             if len(found) == count:
                 return found
-    why = f"no {count} free ports between {LOW} and {high}"
+    why = f"fewer than {count} free ports between {LOW} and {high}"
     raise ConfigError([Problem("local broker port", None, why, "free some, or set kafka.bootstrap_servers")])

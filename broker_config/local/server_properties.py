@@ -1,4 +1,4 @@
-"""The settings of the local broker: one KRaft node, loopback only, small, quick to come back."""
+"""The settings of the local broker: one KRaft node, loopback only, small, quick to come back. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def server_properties(data: Path, port: int, controller_port: int, extra: Mapping[str, str]) -> dict[str, str]:
-    """Properties of a broker that is its own controller. `extra` wins."""
+    """Properties of a broker that is its own controller. `extra` takes precedence."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.bootstrap.servers": f"127.0.0.1:{controller_port}",
         "controller.listener.names": "CONTROLLER",
-        # Loopback alone: there is no password, so nobody outside may reach it.
+        # Loopback only: there is no password, so no other machine may reach it.
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
         "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -31,13 +31,13 @@ def server_properties(data: Path, port: int, controller_port: int, extra: Mappin
         # A mistyped name is an error, not a topic.
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
-        # After a kill the former session must run out before the broker serves again: 9 s by default. Much shorter ones fence a
-        # healthy broker whose process gets no processor for a while: training takes all of them.
+        # After a kill the former session must run out before the broker serves again (9 s by default). A much shorter one fences
+        # a healthy broker that gets no processor for a while, because training takes all of them.
         "broker.session.timeout.ms": "6000",
         "broker.heartbeat.interval.ms": "500",
-        # What tools show of a finished run stays for a year.
+        # The offsets of a finished run, which tools show, are kept for a year.
         "offsets.retention.minutes": "525600",
-        # Small: two threads of each kind, no 128 MiB for log cleaning, at most a quarter GiB of requests waiting in memory.
+        # Small: two threads of each kind, no 128 MiB for log cleaning, at most 256 MiB of requests waiting in memory.
         "num.network.threads": "2",
         "num.io.threads": "2",
         "background.threads": "2",
@@ -54,12 +54,12 @@ def render(properties: Mapping[str, str]) -> str:
 
 
 def parse(text: str) -> dict[str, str]:
-    """What `render` wrote, or a file that Kafka wrote."""
+    """The properties in a file that `render` or Kafka wrote."""
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line and not line.startswith("#"))
 
 
 def ports_of(text: str) -> tuple[int, int]:
-    """The broker's and the controller's port in a file of `server_properties`."""
+    """The broker's and the controller's port in a rendered file."""
     listeners = dict(entry.split("://", 1) for entry in parse(text)["listeners"].split(","))
     return int(listeners["PLAINTEXT"].rpartition(":")[2]), int(listeners["CONTROLLER"].rpartition(":")[2])
 
@@ -72,7 +72,7 @@ def new_cluster_id() -> str:
             return text
 
 
-# The broker's own log: warnings, and the two lines that say that it has started and stopped.
+# The broker's own log: warnings, and the two lines about its start and its end.
 LOG4J2 = """\
 status=error
 appender.out.type=Console
@@ -85,7 +85,7 @@ logger.server.name=kafka.server.KafkaRaftServer
 logger.server.level=INFO
 """
 
-# For the tools: what goes wrong, on stderr, so that stdout holds records alone.
+# For the tools: errors go to stderr, so that stdout holds only records.
 LOG4J2_TOOLS = """\
 status=error
 appender.err.type=Console

@@ -1,7 +1,7 @@
 """Kafka's stock command-line tools as scripts, for the jars and the Java that the local broker runs with.
 
-The scripts take the stock arguments. Where a tool needs `--bootstrap-server` and none is given, it is KAFKA_BOOTSTRAP_SERVERS or
-else the local broker. With KAFKA_HOME set they run the tools of that Kafka.
+The scripts take the stock arguments. For a tool that needs `--bootstrap-server`, the default is KAFKA_BOOTSTRAP_SERVERS, else the
+local broker. If KAFKA_HOME is set, they run the tools of that Kafka.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_config.cache import kafka_cache
-from broker_config.local.broker import bootstrap_file, default_root
+from broker_config.local.folder import BrokerFolder, default_root
 from broker_config.local.installation import Installation
 from broker_config.local.server_properties import LOG4J2_TOOLS
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A stock tool: its main class, and whether it talks to a broker."""
+    """A stock tool: its main class, and whether it connects to a broker."""
 
     main: str
     connects: bool = True
@@ -57,7 +57,7 @@ if [ "$connects" = yes ]; then
     bootstrap=${{KAFKA_BOOTSTRAP_SERVERS:-}}
     if [ -z "$bootstrap" ] && [ -r {record} ]; then read -r bootstrap < {record}; fi
     if [ -z "$bootstrap" ]; then
-        echo "{name}: no broker known: start one with 'weir broker start', or give --bootstrap-server HOST:PORT" >&2
+        echo "{name}: no broker is known: start one with 'weir broker start', or give --bootstrap-server HOST:PORT" >&2
         exit 2
     fi
     set -- --bootstrap-server "$bootstrap" "$@"
@@ -71,25 +71,25 @@ exec {command} "$@"
 
 
 def wrappers_folder() -> Path:
-    """Where the scripts are."""
+    """The folder of the scripts."""
     return kafka_cache() / "bin"
 
 
 def write_wrappers(installation: Installation) -> Path:
-    """Write all scripts; returns their folder. The same input gives the same files, and each appears whole."""
+    """Write all scripts; returns their folder. The same input gives the same files, and each file appears whole."""
     folder = wrappers_folder()
     folder.mkdir(parents=True, exist_ok=True)
     logging = folder / "log4j2-tools.properties"
     _write(logging, LOG4J2_TOOLS, 0o644)
     options = (f"-Dlog4j2.configurationFile={logging}",)
     for name, tool in TOOLS.items():
-        # The heap option is left for the shell to fill in.
+        # The shell fills in the heap option.
         words = [shlex.quote(word) for word in installation.command(tool.main, options=options)]
         words.insert(1, "${KAFKA_HEAP_OPTS:--Xmx1g}")
         script = _SCRIPT.format(
             name=name,
             connects="yes" if tool.connects else "no",
-            record=shlex.quote(str(bootstrap_file(default_root()))),
+            record=shlex.quote(str(BrokerFolder(default_root()).bootstrap_file)),
             java_home=shlex.quote(str(installation.java.parent.parent)),
             command=" ".join(words),
         )

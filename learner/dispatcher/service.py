@@ -43,7 +43,7 @@ def serve(config: Config, loop: Answers, saves: Answers, checkpoint: Path | None
         LostData: before anything was changed.
         WeirError
     """
-    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s), start_local=False)
+    bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s))
     inbox: queue.SimpleQueue[Item] = queue.SimpleQueue()
     failures: list[BaseException] = []
 

@@ -87,7 +87,7 @@ def open_source(job: Job) -> Source:
     if job.index is not None:
         return DumpSource(job.folder, job.index)
     kafka = job.config.kafka
-    bootstrap = locate.bootstrap_servers(kafka, Deadline(kafka.timeout_s), start_local=False)
+    bootstrap = locate.bootstrap_servers(kafka, Deadline(kafka.timeout_s))
     return LogSource(kafka, bootstrap, job.config.run_id, job.manifest.run, job.config.grpo.num_prompts_per_step, job.topic_ids)
 
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import AdminClient
 from broker_config.clients import admin
 from broker_config.clients.admin import TopicExists
 from broker_config.clients.errors import MOMENTARY, broker_error, data_of, explain, kafka_error
+from broker_config.clients.patience import NotYet, ask_patiently
 from broker_config.clients.settings import make_consumer
 from broker_config.clients.writer import LogWriter
 from broker_config.deadline import Deadline
@@ -82,16 +83,19 @@ class ControlLog:
 
     def _end(self, deadline: Deadline) -> int:
         """Where `control` ends now; an outage of the broker is waited out."""
-        while True:
+
+        def ask() -> int:
             try:
                 _, end = self._consumer.get_watermark_offsets(self._at, timeout=min(ASK_S, max(0.1, deadline.remaining())))
                 return int(end)
             except KafkaException as error:
                 if kafka_error(error).name() not in MOMENTARY:
                     raise broker_error("asking where control ends", error) from error
-                deadline.check(f"the broker to say where control ends (kafka.outage_timeout_s): {broker_error('asking', error)}")
-                log.warning("asking where control ends: %s; trying again", explain(kafka_error(error)))
-                time.sleep(min(RETRY_S, deadline.remaining()))
+                log.warning("asking where control ends: %s", explain(kafka_error(error)))
+                what = f"the broker to say where control ends (kafka.outage_timeout_s): {broker_error('asking', error)}"
+                raise NotYet(what, RETRY_S) from error
+
+        return ask_patiently(ask, deadline)
 
     def _fold(self, offset: int, value: bytes) -> None:
         try:

@@ -4,14 +4,7 @@ import pytest
 
 from learner.dispatcher.serving.beats import Beats
 from schemas.errors import BrokerError
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.fakes.clock import Clock
 
 
 def test_the_next_beat_waits_until_the_last_one_was_read_back() -> None:

@@ -1,4 +1,4 @@
-"""What a broker's log tells of its end."""
+"""Why a broker ended, read from its log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ FAILED = "[2026-01-01 10:00:01,000] ERROR Error while {} (org.apache.kafka.stora
 STACK = "\tat java.base/sun.nio.ch.UnixFileDispatcherImpl.write0(Native Method)"
 AFTER = "[2026-01-01 10:00:01,100] ERROR Shutdown broker because all log dirs in /data have failed (kafka.log.LogManager)"
 
-
 APPENDING = "appending records to r.control-0 in dir /data"
 FULL = "java.io.IOException: No space left on device"
 FATAL = "[2026-01-01 10:00:01,000] ERROR Encountered fatal fault: Error applying topics delta (org.apache.kafka.server.fault.F)"
 
 
 @pytest.mark.parametrize(
-    ("lines", "told"),
+    ("lines", "cause"),
     [
         ([START, FAILED.format(APPENDING), FULL, STACK, AFTER], f"{APPENDING}: No space left on device"),
         ([FAILED.format(APPENDING), STACK, "java.io.IOException: File too large", AFTER, FULL], f"{APPENDING}: File too large"),
@@ -31,5 +30,5 @@ FATAL = "[2026-01-01 10:00:01,000] ERROR Encountered fatal fault: Error applying
         ([], None),
     ],
 )  # fmt: skip
-def test_the_first_failure_is_told_with_its_innermost_cause(lines: list[str], told: str | None) -> None:
-    assert fault(lines) == told
+def test_the_first_failure_is_named_with_its_innermost_cause(lines: list[str], cause: str | None) -> None:
+    assert fault(lines) == cause
