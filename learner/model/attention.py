@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch.nn.functional as F
-from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
+
+from learner.model.megatron import MegatronModule
 
 
 class SdpaCoreAttention(MegatronModule):

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +16,34 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from learner.model.families import find_family
+from learner.model.families.family import Family
 from schemas.errors import ConfigError, Problem
+from schemas.model_files import model_config
 
-FAMILIES = ("qwen3", "qwen2", "llama")
 
-
-def load_config(folder: Path) -> Any:
-    """transformers' config of the checkpoint, if it is of a kind that converts exactly.
+def load_family(folder: Path) -> Family:
+    """The family of the checkpoint in `folder`. From config.json alone: transformers words what it does not know in its own way.
 
     Raises:
-        ConfigError: another architecture, or an option of it that the learner does not compute.
+        ConfigError: no family of its `model_type`, or config.json holds no object.
+    """
+    return find_family(model_config(folder).get("model_type"), str(folder))
+
+
+def load_config(folder: Path, family: Family) -> Any:
+    """transformers' config of the checkpoint, if the family computes exactly that model.
+
+    Raises:
+        ConfigError: an option of it that the family refuses.
     """
     from transformers import AutoConfig
 
     hf = AutoConfig.from_pretrained(folder)
-    problems = list(_unsupported(hf, str(folder)))
+    problems = list(family.problems(hf, str(folder)))
     if problems:
         raise ConfigError(problems)
     return hf
-
-
-def _unsupported(hf: Any, folder: str) -> Iterable[Problem]:
-    def problem(key: str, value: Any, known: str) -> Problem:
-        return Problem("model.path", folder, f"its config has {key} {value!r}", f"the learner knows {known}")
-
-    if hf.model_type not in FAMILIES:
-        yield problem("model_type", hf.model_type, ", ".join(FAMILIES))
-        return
-    rope = rope_parameters(hf)
-    if rope["rope_type"] not in ("default", "linear", "llama3"):
-        yield problem("rope_type", rope["rope_type"], "default, linear and llama3")
-    if hf.hidden_act != "silu":
-        yield problem("hidden_act", hf.hidden_act, "silu")
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        if getattr(hf, key, False):
-            yield problem(key, True, f"models without {key}")
-
-
-def rope_parameters(hf: Any) -> dict[str, Any]:
-    """`rope_theta`, `rope_type` and the parameters of that type."""
-    return {"rope_type": "default", "rope_theta": 10000.0, **(getattr(hf, "rope_parameters", None) or {})}
 
 
 class Weights:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from torch import Tensor
+
+from learner.model.megatron import mpu, vocab_parallel_cross_entropy
 
 
 class RowSelector:
@@ -67,8 +68,6 @@ def token_logprobs(logits_NV: Tensor, targets_N: Tensor, *, temperature: float, 
 
     Columns past `vocab_size`, which only pad the vocabulary to a multiple of the tensor-parallel size, get no probability.
     """
-    from megatron.core import parallel_state as mpu
-
     scaled = logits_NV.float()
     if temperature != 1.0:
         scaled = scaled / temperature

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
-from megatron.core.optimizer import get_megatron_optimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 
 from learner.model import cpu_compat
+from learner.model.megatron import OptimizerConfig as MegatronOptimizerConfig
+from learner.model.megatron import OptimizerParamScheduler, get_megatron_optimizer, mpu
 from schemas.config.learner import LearnerConfig
 from schemas.config.learner import OptimizerConfig as OptimizerSection
 from schemas.errors import WeirError
@@ -107,8 +106,6 @@ def state_digest(optimizer: Any, scheduler: Any, *, replica: int) -> str:
 
 
 def _model_rank() -> int:
-    from megatron.core import parallel_state as mpu
-
     return int(
         mpu.get_pipeline_model_parallel_rank() * mpu.get_tensor_model_parallel_world_size() + mpu.get_tensor_model_parallel_rank()
     )

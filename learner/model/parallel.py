@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state as mpu
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
 
+from learner.model.megatron import model_parallel_cuda_manual_seed, mpu
 from schemas.config.learner import LearnerConfig
 from schemas.errors import ConfigError, Problem
 

@@ -15,10 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state as mpu
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from learner.grpo.batch import PAD_TO, TrainBatch, round_up
@@ -27,7 +23,16 @@ from learner.grpo.losses.find import find_loss
 from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, token_sums
 from learner.grpo.objective import objective
 from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
+from learner.model.forms import Sizes
 from learner.model.logprob import RowSelector, Wanted
+from learner.model.megatron import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    Float16Module,
+    finalize_model_grads,
+    get_forward_backward_func,
+    mpu,
+)
 from schemas.config.learner import LearnerConfig
 from schemas.config.loss import LossConfig
 from schemas.config.model import ModelConfig
@@ -64,12 +69,13 @@ class Policy:
         self._device = parallel.device()
         self._dtype: torch.dtype = getattr(torch, model.dtype)
         self.folder = model_folder(model.path)
-        self._hf = hf.load_config(self.folder)
-        self._config = spec.transformer_config(self._hf, learner, self._dtype)
-        self._bare = spec.build(self._hf, self._config).to(self._device)
+        self._family = hf.load_family(self.folder)
+        self._hf = hf.load_config(self.folder, self._family)
+        self._config = spec.transformer_config(self._family, self._hf, learner, self._dtype)
+        self._bare = spec.build(self._family, self._hf, self._config).to(self._device)
         self._layout = self._make_layout()
         with hf.Weights(self.folder) as weights:
-            self._index = self._read_index(weights)
+            self._index = [(name, weights.shape(name)) for name in convert.tensor_names(self._layout.weights)]
             convert.load(self._bare, weights, self._layout)
         self._selector = None
         if mpu.is_pipeline_last_stage() and not learner.sequence_parallel:
@@ -191,26 +197,22 @@ class Policy:
 
     def _make_layout(self) -> convert.Layout:
         config = self._config
+        sizes = Sizes(
+            queries=config.num_attention_heads,
+            groups=config.num_query_groups,
+            width=config.kv_channels,
+            vocab=self.vocab_size,
+            rank=mpu.get_tensor_model_parallel_rank(),
+            ranks=mpu.get_tensor_model_parallel_world_size(),
+        )
         return convert.Layout(
-            heads=convert.Heads(config.num_attention_heads, config.num_query_groups, config.kv_channels),
-            vocab_size=self.vocab_size,
-            tied=bool(self._hf.tie_word_embeddings),
-            tp_rank=mpu.get_tensor_model_parallel_rank(),
-            tp_size=mpu.get_tensor_model_parallel_world_size(),
+            weights=self._family.weights(self._hf),
+            sizes=sizes,
             tp_group=mpu.get_tensor_model_parallel_group(),
             pp_rank=mpu.get_pipeline_model_parallel_rank(),
             pp_size=mpu.get_pipeline_model_parallel_world_size(),
             pp_group=mpu.get_pipeline_model_parallel_group(),
         )
-
-    def _read_index(self, weights: hf.Weights) -> list[tuple[str, tuple[int, ...]]]:
-        names = convert.tensor_names(
-            self._hf.num_hidden_layers,
-            tied=bool(self._hf.tie_word_embeddings),
-            qk_norm=spec.has_qk_norm(self._hf),
-            qkv_bias=spec.has_qkv_bias(self._hf),
-        )
-        return [(name, weights.shape(name)) for name in names]
 
     def _wrap(self) -> Any:
         """Data parallelism around the model, and for bfloat16 the conversion of what goes in and comes out."""

@@ -15,13 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
-from megatron.core import parallel_state as mpu
-from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from learner.model import cpu_compat
+from learner.model.megatron import ShardedTensor, dist_checkpointing, mpu, nested_values
 from schemas.errors import WeirError
 
 log = logging.getLogger(__name__)
