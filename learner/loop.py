@@ -24,9 +24,9 @@ from typing import assert_never
 import torch
 
 from broker_config.address import listen_address
-from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.catch_up import CatchUp
 from learner.checkpoint.saves import Saves
+from learner.checkpoint.saving import sweep
 from learner.grpo.batch import deal
 from learner.grpo.group_metrics import group_metrics
 from learner.link.client import Batch, DispatcherClient, Finish, Refit, Stop, Wait
@@ -122,7 +122,7 @@ class Loop:
         self.weights_digest = self._weights_digest()
         self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
-        checkpoint.sweep(self.config.folder / "checkpoints", self.dispatcher.incarnation)
+        sweep(self.config.folder / "checkpoints", self.dispatcher.incarnation)
         if self.version == 0:
             self._checkpoint()
             self.saves.finish()  # from here on there is always a whole one

@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from learner.checkpoint.folders import Manifest, determinism
 from learner.checkpoint.fork import check_forked
+from learner.checkpoint.manifest import Manifest, determinism
 from learner.checkpoint.resume import differences
 from learner.link.client import DispatcherClient
 from learner.loop import Loop

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Saving
+from learner.checkpoint import saving as checkpoint
+from learner.checkpoint.saving import Saving
 from learner.grpo.batch import make_batch
 from learner.model.policy import Policy
 from learner.ranks import Command, Ranks

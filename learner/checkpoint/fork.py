@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Determinism
+from learner.checkpoint.manifest import Determinism
 from learner.replay.compare import same_layout
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG

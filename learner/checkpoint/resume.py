@@ -10,8 +10,8 @@ import logging
 from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Determinism, Manifest
 from learner.checkpoint.kept_config import kept_config
+from learner.checkpoint.manifest import Determinism, Manifest
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, Problem, WeirError

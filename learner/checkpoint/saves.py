@@ -16,7 +16,8 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Manifest, Offsets, Saving, determinism
+from learner.checkpoint.manifest import Manifest, Offsets, determinism
+from learner.checkpoint.saving import Saving
 from learner.link.client import DispatcherClient
 from schemas.config.config import Config
 from schemas.disk import told

@@ -10,9 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint import saves
+from learner.checkpoint import folders, saves
 from learner.checkpoint.saves import Saves
+from learner.checkpoint.saving import Saving, begin
 from schemas.errors import FileError, RunStopped
 from tests.fakes.facts import FACTS
 from tests.support import eventually
@@ -39,7 +39,7 @@ class Worker:
 
     def __init__(self, root: Path, *, background: bool) -> None:
         self.root, self.background = root, background
-        self.saving: checkpoint.Saving | None = None
+        self.saving: Saving | None = None
         self.files: Files
 
     def begin_save(self, version: int, incarnation: int) -> None:
@@ -49,9 +49,9 @@ class Worker:
                 self.files.written.set()
             return self.files
 
-        self.saving = checkpoint.begin(self.root, version, incarnation, write, rank=0, gather=lambda value: [value])
+        self.saving = begin(self.root, version, incarnation, write, rank=0, gather=lambda value: [value])
 
-    def finish_save(self) -> checkpoint.Saving:
+    def finish_save(self) -> Saving:
         assert self.saving is not None
         saving, self.saving = self.saving, None
         saving.finish()
@@ -84,15 +84,15 @@ class Dispatcher:
 
 
 class Rank0:
-    """What the other ranks are told."""
+    """What the other ranks hear."""
 
     keepalive_s = 0.02
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.heard: list[str] = []
 
     def rank0_tell(self, command: str, **_: Any) -> None:
-        self.told.append(command)
+        self.heard.append(command)
 
 
 class Stand:
@@ -108,7 +108,7 @@ class Stand:
         self.saves.begin(version, state_digest=f"s{version}", weights_digest="w")
 
     def named(self) -> list[int]:
-        return sorted(checkpoint.versions(self.root))
+        return sorted(folders.versions(self.root))
 
 
 @pytest.fixture(autouse=True)
@@ -123,14 +123,14 @@ def test_training_goes_on_while_files_are_written_and_while_the_broker_is_asked(
     assert stand.worker.saving is not None, "not all files are written"
     stand.worker.files.written.set()
     stand.saves.turn()
-    assert stand.worker.saving is None and stand.ranks.told == ["checkpoint", "checkpoint_end"]
+    assert stand.worker.saving is None and stand.ranks.heard == ["checkpoint", "checkpoint_end"]
     stand.saves.turn()
     assert stand.named() == []
     stand.dispatcher.free.set()
     eventually(lambda: stand.named() == [2], WITHIN_S, "the checkpoint to have its name")
-    assert checkpoint.read(checkpoint.step_folder(stand.root, 2)).state_digest == "s2"
+    assert folders.read(folders.step_folder(stand.root, 2)).state_digest == "s2"
     stand.saves.finish()
-    assert stand.ranks.told == ["checkpoint", "checkpoint_end"]
+    assert stand.ranks.heard == ["checkpoint", "checkpoint_end"]
 
 
 def test_the_next_one_and_the_end_wait_for_it_and_the_other_ranks_hear_something_meanwhile(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_the_next_one_and_the_end_wait_for_it_and_the_other_ranks_hear_something
     stand.worker.files.written.set()
     beginning = threading.Thread(target=stand.begin, args=(4,), daemon=True)
     beginning.start()
-    eventually(lambda: stand.ranks.told.count("wait") > 2, WITHIN_S, "the ranks to be told to wait")
-    assert stand.named() == [] and stand.ranks.told[:2] == ["checkpoint", "checkpoint_end"]
+    eventually(lambda: stand.ranks.heard.count("wait") > 2, WITHIN_S, "the ranks to be told to wait")
+    assert stand.named() == [] and stand.ranks.heard[:2] == ["checkpoint", "checkpoint_end"]
     stand.dispatcher.free.set()
     beginning.join(WITHIN_S)
-    assert stand.named() == [2] and stand.ranks.told[-1] == "checkpoint"
+    assert stand.named() == [2] and stand.ranks.heard[-1] == "checkpoint"
     stand.worker.files.written.set()
     stand.saves.finish()
     assert stand.named() == [4] and stand.dispatcher.retired == [4]
@@ -159,14 +159,14 @@ def test_a_learner_that_lost_the_run_names_nothing(tmp_path: Path, background: b
         stand.worker.files.written.set()
         stand.saves.finish()
     assert stand.named() == []
-    stand.saves.finish()  # told once
+    stand.saves.finish()  # reported once
 
 
-def test_what_fails_beside_training_is_told_at_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_beside_training_is_reported_at_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(root: Path, keep: int | None) -> list[int]:
         raise TimeoutError(110, "Connection timed out")
 
-    monkeypatch.setattr(checkpoint, "prune", broken)
+    monkeypatch.setattr(folders, "prune", broken)
     stand = Stand(tmp_path, keep=1)
     stand.begin(2)
     stand.worker.files.written.set()

@@ -1,56 +1,13 @@
-"""From groups to tensors, and which rank gets which slots."""
+"""From groups to tensors."""
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from learner.grpo.batch import make_batch
-from learner.grpo.group_metrics import group_metrics
-from learner.grpo.split import split_by_tokens
+from learner.grpo.batch import deal, make_batch
 from schemas.config.grpo import GrpoConfig
-from schemas.identity import Attempt
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from tests.fakes.two_groups import two_groups
 
 GRPO = GrpoConfig(num_prompts_per_step=2, num_generations_per_prompt=2, normalize_rewards=False)
-
-
-def trajectory(tokens: list[int], mask: list[int], versions: list[int], reward: float, *, truncated: bool = False) -> Trajectory:
-    """`versions` gives the version of each token with mask 1."""
-    spans = [Span(v, i, i + 1) for i, v in zip(np.flatnonzero(mask).tolist(), versions, strict=True)]
-    return Trajectory(
-        tokens=np.array(tokens, dtype="<u4"),
-        mask=np.array(mask, dtype="|u1"),
-        logprobs=np.array([-0.5 - i if m else 0.0 for i, m in enumerate(mask)], dtype="<f4"),
-        spans=tuple(spans),
-        finish=FinishReason.LENGTH if truncated else FinishReason.STOP,
-        rewards={"exact": reward},
-    )
-
-
-def group(slot: int, prompt: list[int], *trajectories: Trajectory, version: int = 7) -> TrajectoryGroup:
-    return TrajectoryGroup(
-        run="r",
-        kind="rollout",
-        request=Attempt(version, slot, 0, 0),
-        row=0,
-        incarnation=0,
-        min_version=version - 1,
-        producer="p",
-        prompt=np.array(prompt, dtype="<u4"),
-        sampling={},
-        trajectories=trajectories,
-        seconds=1.0,
-    )
-
-
-def two_groups() -> list[TrajectoryGroup]:
-    multi_turn = trajectory([20, 21, 22, 23], [1, 0, 1, 1], [6, 6, 7], 1.0)
-    return [
-        group(1, [5, 6, 7], trajectory([30], [1], [7], 0.0), trajectory([31, 32], [1, 1], [5, 5], 4.0, truncated=True)),
-        group(0, [8], multi_turn, trajectory([24], [1], [7], 0.0)),
-    ]
 
 
 def test_rows_stand_in_slot_order_with_prompt_response_and_padding() -> None:
@@ -90,45 +47,6 @@ def test_no_groups_is_a_mistake() -> None:
         make_batch([], GRPO)
 
 
-def test_metrics_of_groups() -> None:
-    metrics = group_metrics(two_groups())
-    assert metrics["reward"] == 1.25
-    assert metrics["groups_with_variance"] == 2
-    assert metrics["mean_gen_tokens"] == (3 + 1 + 1 + 2) / 4
-    assert metrics["mean_prompt_length"] == 2.0
-    assert metrics["total_num_tokens"] == 2 * 1 + 2 * 3 + 8
-    assert metrics["avg_trajectory_age"] == (1 + 2) / 2
-    assert metrics["max_trajectory_age"] == 2
-    assert metrics["avg_token_age"] == (1 + 1 + 0 + 0 + 0 + 2 + 2) / 7
-    assert {k: v for k, v in metrics.items() if "_of_age_" in k} == {
-        "groups_of_age_1": 1.0,
-        "groups_of_age_2": 1.0,
-        "tokens_of_age_0": 3.0,
-        "tokens_of_age_1": 2.0,
-        "tokens_of_age_2": 2.0,
-    }
-    assert metrics["truncation_rate"] == 0.25
-    assert not any(name.startswith("reward/") for name in metrics)
-
-
-def test_metrics_do_not_depend_on_the_order_in_which_groups_came() -> None:
-    assert group_metrics(two_groups()) == group_metrics(two_groups()[::-1])
-
-
-def test_ranks_get_as_many_groups_and_about_as_many_tokens() -> None:
-    assert split_by_tokens([100, 1, 1, 98, 50, 50], 2) == [[0, 2, 5], [1, 3, 4]]
-    assert split_by_tokens([7, 7, 7, 7], 2) == [[0, 2], [1, 3]]
-    with pytest.raises(ValueError, match="5 slots cannot be dealt evenly to 2"):
-        split_by_tokens([1] * 5, 2)
-
-
-@given(st.integers(1, 4), st.integers(1, 6), st.data())
-def test_every_slot_goes_to_one_rank_and_no_rank_is_far_behind(dp_size: int, places: int, data: st.DataObject) -> None:
-    counts = data.draw(st.lists(st.integers(1, 1000), min_size=dp_size * places, max_size=dp_size * places))
-    ranks = split_by_tokens(counts, dp_size)
-    assert sorted(slot for rank in ranks for slot in rank) == list(range(len(counts)))
-    assert {len(rank) for rank in ranks} == {places}
-    assert all(rank == sorted(rank) for rank in ranks)
-    loads = [sum(counts[slot] for slot in rank) for rank in ranks]
-    assert max(loads) - min(loads) <= max(counts) * places
-    assert split_by_tokens(counts, dp_size) == ranks
+def test_ranks_of_one_data_parallel_index_are_dealt_the_same_records() -> None:
+    dealt = deal(two_groups()[::-1], [b"slot 0", b"slot 1"], 2, [0, 0, 1, 1])
+    assert dealt == [[b"slot 1"], [b"slot 1"], [b"slot 0"], [b"slot 0"]]
