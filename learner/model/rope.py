@@ -21,8 +21,9 @@ def rope_parameters(hf: Any) -> dict[str, Any]:
 class Rope:
     """No scaling."""
 
-    def options(self, parameters: Parameters) -> dict[str, Any]:
-        """Keyword arguments of `GPTModel`, besides the base."""
+    def options(self, parameters: Parameters, config: Any) -> dict[str, Any]:
+        """Keyword arguments of `GPTModel`, besides the base. `config`: the `TransformerConfig`, which megatron reads the numbers
+        of some forms from."""
         return {}
 
     def finish(self, model: Any, parameters: Parameters) -> None:
@@ -32,14 +33,14 @@ class Rope:
 class Linear(Rope):
     """Positions divided by a factor."""
 
-    def options(self, parameters: Parameters) -> dict[str, Any]:
+    def options(self, parameters: Parameters, config: Any) -> dict[str, Any]:
         return {"seq_len_interpolation_factor": parameters["factor"]}
 
 
 class Llama3(Rope):
     """Low frequencies divided by a factor, high ones kept, a smooth passage between them."""
 
-    def options(self, parameters: Parameters) -> dict[str, Any]:
+    def options(self, parameters: Parameters, config: Any) -> dict[str, Any]:
         return {"rope_scaling": True, "rope_scaling_factor": parameters["factor"]}
 
     def finish(self, model: Any, parameters: Parameters) -> None:

@@ -89,7 +89,7 @@ def build(family: Family, hf: Any, config: Any) -> Any:
         post_process=mpu.is_pipeline_last_stage(),
         # Each rank keeps the logits of its part of the vocabulary: together they would be the largest tensor of all.
         parallel_output=True,
-        **family.model_options(hf),
+        **family.model_options(hf, config),
     )
     family.finish(model, hf)
     return model

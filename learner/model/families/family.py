@@ -152,8 +152,8 @@ class Family:
 
         return dense_block(config)
 
-    def model_options(self, hf: Any) -> dict[str, Any]:
-        """Keyword arguments of `GPTModel` that describe the model."""
+    def model_options(self, hf: Any, config: Any) -> dict[str, Any]:
+        """Keyword arguments of `GPTModel` that describe the model. `config` is the `TransformerConfig`."""
         rope = rope_parameters(hf)
         return {
             "max_sequence_length": hf.max_position_embeddings,
@@ -161,7 +161,7 @@ class Family:
             "rotary_percent": 1.0,
             "rotary_base": rope["rope_theta"],
             "share_embeddings_and_output_weights": self.tied(hf),
-            **self.ropes[rope["rope_type"]].options(rope),
+            **self.ropes[rope["rope_type"]].options(rope, config),
         }
 
     def finish(self, model: Any, hf: Any) -> None:
