@@ -1,7 +1,7 @@
 """Rank 0's loop: ask the dispatcher, tell the ranks, do it, report.
 
     next -> refit  -> offer, connect, send          -> sent
-         -> batch  -> train                         -> trained, commit when the refit of the new version is on its way
+         -> batch  -> train                         -> trained; committed once the refit of the new version is on its way
          -> finish -> last checkpoint, export       -> finished
          -> stop
 
@@ -42,7 +42,8 @@ from schemas.records.group import decode
 
 log = logging.getLogger(__name__)
 
-WAITED_S = 0.02  # a batch that came later than this after rank 0 was free counts as waited for
+WAITED_S = 0.02
+"""A batch that came later than this after rank 0 was free counts as waited for; below that it is the answer itself."""
 
 
 @dataclass(slots=True)
@@ -103,13 +104,15 @@ class Loop:
 
     def run(self) -> int:
         """Train until the run is over. Returns the exit code: 0 when all steps were trained."""
+        # Before the claim, which may take a while: Ctrl-C must end the run in order from the start.
         self._catch_signals()
         self.dispatcher.alive = self._alive
         self.dispatcher.await_claim()
         try:
             code = self._claimed()
         except FileError as failure:
-            self._tell(failure)
+            # Unlike a crash this one would come again: producers should end, not wait for a learner that is started anew.
+            self._report_failure(failure)
             raise
         self.dispatcher.close()
         return code
@@ -119,6 +122,7 @@ class Loop:
         self.metrics = MetricsLog(self.config.folder, self.config.logger, self.config.run_id)
         if self.dispatcher.lost_from is not None:
             self.metrics.cut(self.dispatcher.lost_from)
+        # Producers that are still there may hold these very weights; equal digests save them a transfer.
         self.weights_digest = self._weights_digest()
         self.dispatcher.ready(self.version, self.worker.plan.digest, self.weights_digest)
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
@@ -126,22 +130,23 @@ class Loop:
         if self.version == 0:
             self._checkpoint()
             self.saves.finish()  # from here on there is always a whole one
-        self.clock.restart()
+        self.clock.restart()  # loading and claiming are no part of the first step
         code = self._serve()
         self.ranks.rank0_tell("stop", code=code)
         self.metrics.close()
         return code
 
-    def _tell(self, failure: FileError) -> None:
+    def _report_failure(self, failure: FileError) -> None:
         """Let the run end with this cause; the broker may be gone with the disk that it shares."""
         try:
             self.dispatcher.stop(str(failure), ordered=False)
         except WeirError as error:
-            log.warning("the end of the run was not told to the others: %s", error)
+            log.warning("the end of the run could not be announced: %s", error)
 
     def _serve(self) -> int:
-        told = ""
+        shown = ""
         while True:
+            # The loop goes on: the dispatcher answers with `Stop` once the end is written to the log.
             if self.interrupted is not None:
                 self.dispatcher.stop(self.interrupted)
             with self.clock.saving():
@@ -153,9 +158,9 @@ class Loop:
                 case Wait(what):
                     self.clock.waiting += time.monotonic() - asked
                     self.ranks.rank0_tell("wait")
-                    if what != told:
+                    if what != shown:  # it comes again every few seconds
                         log.info("waiting for %s", what)
-                        told = what
+                        shown = what
                 case Refit():
                     self._refit(answer, asked)
                 case Batch():
@@ -177,14 +182,17 @@ class Loop:
         reach("learner.offer")
         senders = [self._sender() for _ in refit.worlds]
         try:
+            # Listen, then offer, then wait: members connect as soon as they read the offer.
             opened = [sender.open(world) for sender, world in zip(senders, refit.worlds, strict=True)]
             self.dispatcher.offer([(*place, sender.nccl_id) for place, sender in zip(opened, senders, strict=True)])
             connected, failed = _connect(senders)
+            # The other ranks only now: they gather as soon as they hear it, and rank 0 can only once the members have come.
             self.ranks.rank0_tell("refit", version=refit.version)
             sent = self.worker.send(connected)
         finally:
             for sender in senders:
                 sender.close()
+        # `sent` counts the groups that were connected; the dispatcher knows all of them, by their place in the offer.
         positions = [index for index in range(len(senders)) if index not in failed]
         failed |= {positions[index]: str(error) for index, error in sent.failed.items()}
         self.weights_digest = sent.digest
@@ -197,7 +205,7 @@ class Loop:
 
     def _sender(self) -> GlooSender | NcclSender:
         refit = self.config.refit
-        timeout_s = refit.phase_timeout_s / 2  # a failed transfer is told before the phase's deadline judges it
+        timeout_s = refit.phase_timeout_s / 2  # a failed transfer is reported before the phase's deadline judges it
         if refit.backend == "nccl" or (refit.backend == "auto" and torch.cuda.is_available()):
             return NcclSender(self.worker.plan, "", timeout_s)
         return GlooSender(self.worker.plan, refit.host or listen_address(self.config.kafka), timeout_s)
@@ -205,6 +213,7 @@ class Loop:
     # --- train --------------------------------------------------------------------------------------------------------------
 
     def _train(self, batch: Batch) -> None:
+        # First: it closes the step before this one, the clock included.
         self._report_pending()
         waited = self.clock.waiting > WAITED_S
         began = time.monotonic()
@@ -213,15 +222,18 @@ class Loop:
         self.ranks.rank0_tell("train", version=batch.version, sizes=[[len(r) for r in share] for share in shares])
         metrics = self.worker.train(self.ranks.rank0_deal(shares))
         self.version = batch.version + 1
+        # Versions that are caught up get no refit, which the digest would come with.
         if batch.catch_up:
             self.weights_digest = self._weights_digest()
         self.dispatcher.trained(batch.version, waited=waited, weights_digest=self.weights_digest if batch.catch_up else None)
+        # After `trained`: the dispatcher opens the round of the new weights while all ranks hash their state.
         state_digest = self._state_digest()
         again = batch.catch_up or batch.recorded_state is not None
         if again:
             self.catch_up.compare(batch.version, state_digest, batch.recorded_state)
         self.clock.training += time.monotonic() - began
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
+        # A step that is trained again has its metrics already; what came of catching up belongs to the first new one.
         if not again:
             measured |= self.catch_up.outcome()
         self.trained = Trained(batch, {**measured, **batch.counters}, state_digest)
@@ -249,8 +261,8 @@ class Loop:
         }
         metrics = _finite({**done.metrics, **times, **performance})
         reach("learner.before_commit")
-        # In this order, and each at most once: who dies in between has told nothing that the topic does not hold, and who goes on
-        # from a checkpoint finds everything before it told.
+        # In this order, and each at most once: a learner that dies in between has reported nothing that the topic does not hold,
+        # and one that resumes from a checkpoint finds everything before it reported.
         self.dispatcher.commit(
             step,
             seal_offset=done.batch.seal_offset,
@@ -279,7 +291,7 @@ class Loop:
         if self.saves.last != self.version:
             self._checkpoint()
         self.saves.finish()
-        self.catch_up.outcome()
+        self.catch_up.outcome()  # logged here if no new step came after it
         if self.config.checkpointing.hf_export_at_end:
             self.ranks.rank0_tell("export", version=self.version)
             log.info("exported %s", self.worker.export(self.version))
@@ -312,6 +324,7 @@ class Loop:
         self.ranks.rank0_tell("wait")
 
     def _catch_signals(self) -> None:
+        # Only noted: in the middle of a collective there is no way out that the other ranks would survive.
         def note(signum: int, _: FrameType | None) -> None:
             self.interrupted = f"interrupted by {signal.Signals(signum).name}"
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from schemas.errors import DeadlineExceeded
 
+# Far below the shortest sensible `rank_timeout_s`, far above what a broadcast of a few bytes costs.
 KEEPALIVE_S = 10.0
 
 Command = dict[str, Any]
@@ -31,6 +32,7 @@ class Ranks:
         self.size = dist.get_world_size()
         self._timeout_s = rank_timeout_s
         self.keepalive_s = min(KEEPALIVE_S, rank_timeout_s / 3)
+        # gloo also where gradients travel by NCCL: commands are bytes in host memory, and its deadline ends a wait with an error.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
 
     def rank0_tell(self, command: str, **arguments: Any) -> None:
@@ -66,12 +68,14 @@ class Ranks:
 
     def rank0_deal(self, shares: Sequence[Sequence[bytes]]) -> list[bytes]:
         """Rank 0: give each rank its records; returns its own."""
+        # Point to point: a broadcast of the whole version would send every rank all records for a share of them.
         for rank in range(1, self.size):
             dist.send(_tensor(b"".join(shares[rank])), rank, group=self._group)
         return list(shares[0])
 
     def take(self, sizes: Sequence[int]) -> list[bytes]:
         """Ranks 1..: the records of this rank, of the given sizes in bytes."""
+        # The sizes came with the command, so the receiver has made room before the bytes arrive.
         data = torch.empty(sum(sizes), dtype=torch.uint8)
         dist.recv(data, 0, group=self._group)
         whole, records, at = data.numpy().tobytes(), [], 0
@@ -101,4 +105,5 @@ class Ranks:
 
 
 def _tensor(data: bytes) -> Tensor:
+    # A copy: bytes are read only, and torch warns of a tensor that could write into them.
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())

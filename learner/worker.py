@@ -34,6 +34,7 @@ class Worker:
         self.plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
+        # Fixed tokens that producers score too: equal digests show equal bytes, these show that the engine computes with them.
         self.probe = probe_tokens(policy.vocab_size, config.model.max_total_sequence_length)
         self.saving: Saving | None = None
 
@@ -42,7 +43,11 @@ class Worker:
         return self.policy.train_step(make_batch([decode(record) for record in records], self.config.grpo))
 
     def send(self, senders: Sequence[Sender]) -> Sent:
-        """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same."""
+        """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same.
+
+        Raises:
+            ValueError: the family's tensors are not those of the checkpoint.
+        """
         reach("learner.send")
         return broadcast(self.plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
 
@@ -55,6 +60,7 @@ class Worker:
         Raises:
             FileError
         """
+        # Kept until `finish_save`: all ranks must end it in the same place among their collectives.
         root, background = self.config.folder / "checkpoints", self.config.checkpointing.async_save
         reach("learner.checkpoint")
         self.saving = checkpoint.begin(
@@ -86,7 +92,7 @@ class Worker:
     def obey(self) -> int:
         """Ranks 1..: carry out commands until `stop`. Returns the exit code."""
         while True:
-            command = self.ranks.hear()
+            command = self.ranks.hear()  # raises when rank 0 is silent for too long, so this loop ends
             if command["do"] == "stop":
                 return int(command["code"])
             self._carry_out(command)
@@ -98,7 +104,7 @@ class Worker:
             case "train":
                 self.train(self.ranks.take(command["sizes"][self.ranks.rank]))
             case "refit":
-                self.send(())
+                self.send(())  # the gather needs every rank; what this one gathers it throws away
             case "digest":
                 self.state_digest()
             case "checkpoint":
@@ -107,5 +113,6 @@ class Worker:
                 self.finish_save()
             case "export":
                 self.export(command["version"])
+            # Ranks of two versions of the program; to ignore it would leave rank 0 alone in its next collective.
             case other:
                 raise ValueError(f"rank {self.ranks.rank} does not know the command {other!r}")

@@ -39,6 +39,7 @@ def own_parameters(model: Any, weights: Sequence[Weight]) -> dict[int, Tensor]:
     Raises:
         ValueError: the family's table does not have one of them.
     """
+    # Transformer Engine's names stand beside megatron's local ones, so that one table serves both.
     places = {name: place for place, weight in enumerate(weights) for name in (weight.megatron, *weight.aliases)}
     layers = getattr(model.decoder, "layers", [])
     found = {}
@@ -62,6 +63,7 @@ def load(model: Any, tensors: Mapping[str, Tensor] | Any, layout: Layout) -> Non
     """
     for place, parameter in own_parameters(model, layout.weights).items():
         weight = layout.weights[place]
+        # A tied head's copy on the last stage too: nothing else would ever set it.
         share = weight.form.share([tensors[name] for name in weight.tensors], layout.sizes)
         if share.shape != parameter.shape:
             names = ", ".join(weight.tensors)
@@ -90,6 +92,7 @@ def _owners(mine: Mapping[int, Tensor], layout: Layout) -> dict[int, tuple[int, 
     Raises:
         ValueError: no stage holds one of the family's parameters.
     """
+    # Shapes travel too: the other stages must make room for what they have never seen.
     own = {place: (tuple(p.shape), p.dtype) for place, p in mine.items()}
     stages: list[Any] = [own]
     if layout.pp_size > 1:
@@ -118,6 +121,7 @@ def _gather(
     else:
         device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
         shards = [torch.empty(shape, dtype=dtype, device=device) for _ in range(pieces)]
+    # Along the pipeline each rank talks to those with its own tensor-parallel rank; all of them hold all shards by now.
     if layout.pp_size > 1:
         source = dist.get_global_rank(layout.pp_group, stage)
         for shard in shards:

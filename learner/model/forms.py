@@ -92,6 +92,7 @@ class Vocabulary:
         return rows.chunk(sizes.ranks)[sizes.rank]
 
     def whole(self, shards: Sequence[Tensor], sizes: Sizes) -> tuple[Tensor, ...]:
+        # The rows that filled it up are still zero: masked and never looked up, they get no gradient.
         return (joined(shards, 0)[: sizes.vocab],)
 
 
@@ -105,7 +106,7 @@ class QueryKeyValue:
 
     def share(self, full: Sequence[Tensor], sizes: Sizes) -> Tensor:
         q, k, v = full
-        tail = q.shape[1:]
+        tail = q.shape[1:]  # nothing for a bias
         parts = [
             q.reshape(sizes.groups, -1, *tail),
             k.reshape(sizes.groups, sizes.width, *tail),

@@ -50,6 +50,7 @@ class Weights:
     """The tensors of a checkpoint folder by name. Use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
+        # The index decides where there is one: folders of converted checkpoints also hold files of other formats and leftovers.
         index = folder / "model.safetensors.index.json"
         if index.is_file():
             files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -109,6 +110,7 @@ def save(folder: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dt
     except (SafetensorError, OSError) as error:  # the former is of the file system too: the tensors are ours
         shutil.rmtree(tmp, ignore_errors=True)
         raise OSError(str(error)) from error
+    # The old one goes only now. A kill between these two lines leaves none under the name; it can be exported again.
     shutil.rmtree(folder, ignore_errors=True)
     tmp.rename(folder)
 
@@ -117,6 +119,7 @@ def _fill(tmp: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dtyp
     from huggingface_hub import save_torch_state_dict
 
     save_torch_state_dict(tensors, tmp, metadata={"format": "pt"})
+    # Tokenizer, chat template and generation settings are the model's too. The index of the source is not: shards are cut anew.
     for file in source.iterdir():
         if (
             file.is_file()
@@ -125,6 +128,7 @@ def _fill(tmp: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dtyp
         ):
             shutil.copyfile(file, tmp / file.name)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    # The older name of `dtype`. Two that disagree would be read differently by different versions of transformers.
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
     (tmp / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

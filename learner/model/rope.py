@@ -47,6 +47,7 @@ class Llama3(Rope):
         """megatron 0.16 takes the bounds (1, 4) and the context (8192) of Llama 3.1 for granted, whatever the config says."""
         import torch
 
+        # Every stage has the module, also those without an embedding: rotations happen in each layer.
         rotary, width = model.rotary_pos_emb, model.config.kv_channels
         inverse = 1.0 / parameters["rope_theta"] ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
         bounds = [

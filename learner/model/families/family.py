@@ -88,19 +88,21 @@ class Family:
         def problem(key: str, value: Any, known: str) -> Problem:
             return Problem("model.path", folder, f"its config has {key} {value!r}", f"the learner knows {known}")
 
+        # transformers has renamed and merged rope keys into `rope_parameters`, so this is asked of its config, not of the file.
         form = rope_parameters(hf)["rope_type"]
         if form not in self.ropes:
             yield problem("rope_type", form, ", ".join(self.ropes))
         if hf.hidden_act != self.activation:
             yield problem("hidden_act", hf.hidden_act, self.activation)
         for key in self.refused:
-            if getattr(hf, key, False):
+            if getattr(hf, key, False):  # absent in a config is off
                 yield problem(key, True, f"models without {key}")
 
     # --- names ----------------------------------------------------------------------------------------------------------------
 
     def weights(self, hf: Any) -> tuple[Weight, ...]:
         """All parameters of the whole model, in the order in which they are exported and sent."""
+        # As in the forward pass. A transfer's buckets are ordered by name; a gather near that order keeps few of them open.
         layers = [
             weight.below(f"decoder.layers.{layer}.", f"model.layers.{layer}.")
             for layer in range(hf.num_hidden_layers)
@@ -143,6 +145,7 @@ class Family:
             "add_bias_linear": False,
             "add_qkv_bias": self.qkv_bias,
             "qk_layernorm": self.qk_norm,
+            # Hugging Face rotates halves of a head; interleaved pairs would need q and k permuted on loading.
             "rotary_interleaved": False,
         }
 
