@@ -24,9 +24,9 @@ from typing import assert_never
 import torch
 
 from broker_config.address import listen_address
-from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.catch_up import CatchUp
 from learner.checkpoint.saves import Saves
+from learner.checkpoint.saving import sweep
 from learner.commands import DigestState, EndRank, ExportModel, GatherWeights, Idle, Train
 from learner.grpo.batch import deal
 from learner.grpo.group_metrics import group_metrics
@@ -57,7 +57,8 @@ from schemas.records.group import decode
 
 log = logging.getLogger(__name__)
 
-WAITED_S = 0.02  # a batch that came later than this after rank 0 was free counts as waited for
+WAITED_S = 0.02
+"""A batch that came later than this after rank 0 was free counts as waited for; below that it is the answer itself."""
 
 
 @dataclass(slots=True)
@@ -118,12 +119,14 @@ class Loop:
 
     def run(self) -> int:
         """Train until the run is over. Returns the exit code: 0 when all steps were trained."""
+        # Before the claim, which may take a while: Ctrl-C must end the run in order from the start.
         self._catch_signals()
         self.dispatcher.alive = self._alive
         self.dispatcher.await_claim()
         try:
             code = self._claimed()
         except FileError as failure:
+            # Unlike a crash this one would come again: producers should end, not wait for a learner that is started anew.
             self._stop_run(failure)
             raise
         self.dispatcher.close()
@@ -135,14 +138,15 @@ class Loop:
         claim = self.dispatcher.claim
         if claim.lost_from is not None:
             self.metrics.cut(claim.lost_from)
+        # Producers that are still there may hold these very weights; equal digests save them a transfer.
         self.weights_digest = self._weights_digest()
         self.dispatcher.report(LearnerReady(self.version, self.worker.plan.digest, self.weights_digest))
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
-        checkpoint.sweep(self.config.folder / "checkpoints", claim.incarnation)
+        sweep(self.config.folder / "checkpoints", claim.incarnation)
         if self.version == 0:
             self._checkpoint()
             self.saves.finish()  # from here on there is always a whole one
-        self.clock.restart()
+        self.clock.restart()  # loading and claiming are no part of the first step
         code = self._serve()
         self.ranks.send(EndRank(code))
         self.metrics.close()
@@ -158,6 +162,7 @@ class Loop:
     def _serve(self) -> int:
         logged = ""
         while True:
+            # The loop goes on: the dispatcher answers with `Stop` once the end is written to the log.
             if self.interrupted is not None:
                 self.dispatcher.stop(self.interrupted)
             with self.clock.saving():
@@ -170,7 +175,7 @@ class Loop:
                 case KeepWaiting(reason):
                     self.clock.waiting += time.monotonic() - asked
                     self.ranks.send(Idle())
-                    if reason != logged:
+                    if reason != logged:  # it comes again every few seconds
                         log.info("waiting for %s", reason)
                         logged = reason
                 case StartRefit():
@@ -194,15 +199,18 @@ class Loop:
         reach("learner.offer")
         senders = [self._sender() for _ in refit.worlds]
         try:
+            # Listen, then offer, then wait: members connect as soon as they read the offer.
             opened = [sender.open(world) for sender, world in zip(senders, refit.worlds, strict=True)]
             offers = [Rendezvous(*place, sender.nccl_id) for place, sender in zip(opened, senders, strict=True)]
             self.dispatcher.report(RendezvousOpen(offers))
             connected, failed = _connect(senders)
+            # The other ranks only now: they gather as soon as they hear it, and rank 0 can only once the members have come.
             self.ranks.send(GatherWeights())
             sent = self.worker.send(connected)
         finally:
             for sender in senders:
                 sender.close()
+        # `sent` counts the groups that were connected; the dispatcher knows all of them, by their place in the offer.
         positions = [index for index in range(len(senders)) if index not in failed]
         failed |= {positions[index]: str(error) for index, error in sent.failed.items()}
         self.weights_digest = sent.digest
@@ -223,6 +231,7 @@ class Loop:
     # --- train --------------------------------------------------------------------------------------------------------------
 
     def _train(self, batch: TrainVersion) -> None:
+        # First: it closes the step before this one, the clock included.
         self._report_pending()
         waited = self.clock.waiting > WAITED_S
         began = time.monotonic()
@@ -231,15 +240,18 @@ class Loop:
         self.ranks.send(Train([[len(record) for record in share] for share in shares]))
         metrics = self.worker.train(self.ranks.send_records(shares))
         self.version = batch.version + 1
+        # Versions that are caught up get no refit, which the digest would come with.
         if batch.catch_up:
             self.weights_digest = self._weights_digest()
         self.dispatcher.report(VersionTrained(batch.version, waited, self.weights_digest if batch.catch_up else None))
+        # After `VersionTrained`: the dispatcher opens the round of the new weights while all ranks hash their state.
         state_digest = self._state_digest()
         again = batch.catch_up or batch.recorded_state is not None
         if again:
             self.catch_up.compare(batch.version, state_digest, batch.recorded_state)
         self.clock.training += time.monotonic() - began
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
+        # A step that is trained again has its metrics already; what came of catching up belongs to the first new one.
         if not again:
             measured |= self.catch_up.outcome()
         self.unreported = UnreportedStep(batch, {**measured, **batch.counters}, state_digest)
@@ -267,8 +279,8 @@ class Loop:
         }
         metrics = _finite({**done.metrics, **times, **performance})
         reach("learner.before_commit")
-        # In this order, and each at most once: who dies in between has reported nothing that the topic does not hold, and who
-        # resumes from a checkpoint finds everything before it reported.
+        # In this order, and each at most once: a learner that dies in between has reported nothing that the topic does not hold,
+        # and one that resumes from a checkpoint finds everything before it reported.
         self.dispatcher.report(
             StepOutcome(step, done.batch.seal_offset, done.batch.offsets, done.state_digest, self.weights_digest, metrics)
         )
@@ -292,7 +304,7 @@ class Loop:
         if self.saves.last != self.version:
             self._checkpoint()
         self.saves.finish()
-        self.catch_up.outcome()
+        self.catch_up.outcome()  # logged here if no new step came after it
         if self.config.checkpointing.hf_export_at_end:
             self.ranks.send(ExportModel(self.version))
             log.info("exported %s", self.worker.export(self.version))
@@ -323,6 +335,7 @@ class Loop:
         self.ranks.send(Idle())
 
     def _catch_signals(self) -> None:
+        # Only noted: in the middle of a collective there is no way out that the other ranks would survive.
         def note(signum: int, _: FrameType | None) -> None:
             self.interrupted = f"interrupted by {signal.Signals(signum).name}"
 

@@ -18,6 +18,7 @@ from learner import commands
 from learner.commands import EndRank, ReplayCommand, TrainingCommand
 from schemas.errors import DeadlineExceeded
 
+# Far below the shortest sensible `rank_timeout_s`, far above what a broadcast of a few bytes costs.
 KEEPALIVE_S = 10.0
 
 
@@ -29,6 +30,7 @@ class Ranks:
         self.size = dist.get_world_size()
         self._timeout_s = rank_timeout_s
         self.keepalive_s = min(KEEPALIVE_S, rank_timeout_s / 3)
+        # gloo also where gradients travel by NCCL: commands are bytes in host memory, and its deadline ends a wait with an error.
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
 
     def send(self, command: TrainingCommand | ReplayCommand | EndRank) -> None:
@@ -64,12 +66,14 @@ class Ranks:
 
     def send_records(self, shares: Sequence[Sequence[bytes]]) -> list[bytes]:
         """Rank 0: give each rank its records; returns its own."""
+        # Point to point: a broadcast of the whole version would send every rank all records for a share of them.
         for rank in range(1, self.size):
             dist.send(_tensor(b"".join(shares[rank])), rank, group=self._group)
         return list(shares[0])
 
     def receive_records(self, sizes: Sequence[int]) -> list[bytes]:
         """Ranks 1..: the records of this rank, of the given sizes in bytes."""
+        # The sizes came with the command, so the receiver has made room before the bytes arrive.
         data = torch.empty(sum(sizes), dtype=torch.uint8)
         dist.recv(data, 0, group=self._group)
         whole, records, at = data.numpy().tobytes(), [], 0
@@ -99,4 +103,5 @@ class Ranks:
 
 
 def _tensor(data: bytes) -> Tensor:
+    # A copy: bytes are read only, and torch warns of a tensor that could write into them.
     return torch.from_numpy(np.frombuffer(data, dtype=np.uint8).copy())

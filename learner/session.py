@@ -11,8 +11,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from learner.checkpoint.folders import Manifest, determinism
 from learner.checkpoint.fork import check_forked
+from learner.checkpoint.manifest import Manifest, determinism
 from learner.checkpoint.resume import differences
 from learner.link.client import DispatcherClient
 from learner.loop import Loop
@@ -36,6 +36,7 @@ def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path 
         WeirError
     """
     join_ranks(config)
+    # The long deadline covers loading only. Training gets the configured one, in a group of its own: a group keeps its deadline.
     ranks = Ranks(max(FIRST_COLLECTIVE_S, config.learner.rank_timeout_s))
     policy = make_policy(config)
     if checkpoint is not None:
@@ -45,19 +46,21 @@ def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path 
     worker = Worker(config, policy, ranks)
     if dispatcher is not None:
         return Loop(config, worker, ranks, dispatcher, resumed.version if resumed is not None else 0).run()
-    # Rank 0 hears the signals and tells what follows from them.
+    # A signal goes to all ranks. Rank 0 decides what follows; one that ended by itself would break the others' collective.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     return worker.obey()
 
 
 def load(policy: Policy, folder: Path, config: Config, resumed: Manifest | None) -> None:
-    """
+    """Load a checkpoint and compare its state with the saved one. `resumed`: its manifest, if it is the run's own.
+
     Raises:
         ConfigError: it cannot be loaded, or its state is not the one that was saved; to try it again would not help.
     """
     try:
         policy.load(folder)
+        # A file of the right size with other bytes loads without an error. The digest is the only thing that finds it.
         if resumed is not None:
             check_state(folder, resumed, config, policy.state_digest())
         else:
@@ -85,6 +88,7 @@ def join_ranks(config: Config) -> None:
     """Bring `torch.distributed` up; a process without torchrun is a world of one."""
     for name, value in (("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "0"), ("RANK", "0"), ("WORLD_SIZE", "1")):
         os.environ.setdefault(name, value)
+    # One process a GPU, chosen before the group is made: NCCL ties each rank to the device that is current then.
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

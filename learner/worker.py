@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Saving
+from learner.checkpoint import saving as checkpoint
+from learner.checkpoint.saving import Saving
 from learner.commands import (
     BeginCheckpoint,
     ChangeConfig,
@@ -50,6 +50,7 @@ class Worker:
         self.plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
+        # Fixed tokens that producers score too: equal digests show equal bytes, these show that the engine computes with them.
         self.probe = probe_tokens(policy.vocab_size, config.model.max_total_sequence_length)
         self.saving: Saving | None = None
 
@@ -58,7 +59,11 @@ class Worker:
         return self.policy.train_step(make_batch([decode(record) for record in records], self.config.grpo))
 
     def send(self, senders: Sequence[Sender]) -> Sent:
-        """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same."""
+        """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same.
+
+        Raises:
+            ValueError: the family's tensors are not those of the checkpoint.
+        """
         reach("learner.send")
         return broadcast(self.plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
 
@@ -71,6 +76,7 @@ class Worker:
         Raises:
             FileError
         """
+        # Kept until `finish_save`: all ranks must end it in the same place among their collectives.
         root, background = self.config.folder / "checkpoints", self.config.checkpointing.async_save
         reach("learner.checkpoint")
         self.saving = checkpoint.begin(
@@ -102,7 +108,7 @@ class Worker:
     def obey(self) -> int:
         """Ranks 1..: carry out commands until `EndRank`. Returns the exit code."""
         while True:
-            command = self.ranks.receive()
+            command = self.ranks.receive()  # raises when rank 0 is silent for too long, so this loop ends
             if isinstance(command, EndRank):
                 return command.code
             self._carry_out(command)
@@ -114,7 +120,7 @@ class Worker:
             case Train(sizes):
                 self.train(self.ranks.receive_records(sizes[self.ranks.rank]))
             case GatherWeights():
-                self.send(())
+                self.send(())  # the gather needs every rank; what this one gathers it throws away
             case DigestState():
                 self.state_digest()
             case BeginCheckpoint(version, incarnation):

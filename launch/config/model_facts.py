@@ -13,8 +13,9 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Sizes of the model; None where the file does not say."""
+    """Kind and sizes of the model; None where the file does not say."""
 
+    model_type: str | None = None
     max_position_embeddings: int | None = None
     num_attention_heads: int | None = None
     num_key_value_heads: int | None = None
@@ -35,7 +36,9 @@ def read_model_facts(folder: Path) -> ModelFacts | None:
     head_dim = _count(config, "head_dim")
     if head_dim is None and heads and hidden:
         head_dim = hidden // heads
+    model_type = config.get("model_type")
     return ModelFacts(
+        model_type=model_type if isinstance(model_type, str) else None,
         max_position_embeddings=_count(config, "max_position_embeddings"),
         num_attention_heads=heads,
         num_key_value_heads=_count(config, "num_key_value_heads") or heads,

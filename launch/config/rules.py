@@ -15,6 +15,7 @@ from pathlib import Path
 from broker_config.clients.security import security_settings
 from launch.config.model_facts import ModelFacts, looks_like_hub_name
 from learner.checkpoint.fork import find_fork
+from learner.model.families import unknown_family
 from producer.data import check_data
 from producer.engine.vllm_arguments import engine_arguments
 from schemas.config.config import Config
@@ -192,6 +193,13 @@ def model_is_there(c: Context) -> Iterator[Problem]:
         yield Problem("model.path", model.path, "no such folder", "give a checkpoint folder, a hub name, or model.build")
 
 
+def model_family_is_known(c: Context) -> Iterator[Problem]:
+    """The learner checks the same, and the options of the model, when it starts."""
+    problem = unknown_family(c.model.model_type, c.config.model.path) if c.model is not None else None
+    if problem is not None:
+        yield problem
+
+
 def model_fits(c: Context) -> Iterator[Problem]:
     """The checkpoint's own config against what the run asks of it."""
     if c.model is None:
@@ -316,6 +324,7 @@ ERRORS: Sequence[Rule] = (
     pauses_grow,
     validation_has_data,
     model_is_there,
+    model_family_is_known,
     model_fits,
     head_dim_is_supported,
     tokenizer_is_there,

@@ -17,9 +17,11 @@ class CatchUp:
     unrecorded: int = 0
 
     def compare(self, version: int, state: str, recorded: str | None) -> None:
+        """One step: its state digest now, and the recorded one (None: no record of it)."""
         self.steps += 1
         if recorded is None:
             self.unrecorded += 1
+        # A warning, not an error: on other hardware the last bits differ, and the run is as good as before.
         elif recorded != state:
             self.differing.append(version)
             log.warning("step=%d trained again to state %s, recorded was %s", version, state[:16], recorded[:16])
@@ -28,14 +30,15 @@ class CatchUp:
         """Figures for the first new step after them, once; empty if there were none."""
         if self.steps == 0:
             return {}
-        told = f"the first that differs: {self.differing[0]}" if self.differing else "none differs"
+        first = f"the first that differs: {self.differing[0]}" if self.differing else "none differs"
         log.info(
-            "caught up: %d steps trained again, %d differ from what was recorded (%s)", self.steps, len(self.differing), told
+            "caught up: %d steps trained again, %d differ from what was recorded (%s)", self.steps, len(self.differing), first
         )
         found = {
             "resume/steps": float(self.steps),
             "resume/differing": float(len(self.differing)),
             "resume/unrecorded": float(self.unrecorded),
         }
+        # Once: these metrics belong to the first new step, and would be summed up wrong if every later one had them.
         self.steps, self.differing, self.unrecorded = 0, [], 0
         return found

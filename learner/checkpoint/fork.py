@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Determinism
+from learner.checkpoint.manifest import Determinism
 from learner.replay.compare import same_layout
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG
@@ -35,6 +35,7 @@ def find_fork(run: RunConfig, model: ModelConfig) -> Path | None:
         return None
     home = _home(Path(run.dir), asked.run)
     folder = checkpoint.step_folder(home / CHECKPOINTS, asked.step)
+    # A run's own folder was written by a learner on this machine; a dump came over a network or a disk of somebody's.
     if dump.is_dump(home):
         dump.verify(home, (CONFIG, "model/", f"{CHECKPOINTS}/{folder.name}/"))
     try:
@@ -59,6 +60,7 @@ def check_forked(folder: Path, learner: LearnerConfig, here: Determinism, digest
     manifest = checkpoint.read(folder)
     theirs = read(folder.parent.parent / CONFIG).get("learner") or {}
     sharded = theirs.get("use_distributed_optimizer", LearnerConfig.model_fields["use_distributed_optimizer"].default)
+    # The digest is over ranks in order, so the same state has another one under another layout: nothing can be said then.
     if sharded != learner.use_distributed_optimizer or not same_layout(manifest.determinism, here):
         return
     if digest != manifest.state_digest:
@@ -69,6 +71,7 @@ def check_forked(folder: Path, learner: LearnerConfig, here: Determinism, digest
 
 
 def _home(runs: Path, name: str) -> Path:
+    # An id first: a folder of the same name in the working directory must not be taken for the run.
     for candidate in (runs / name, Path(name)):
         if (candidate / CONFIG).is_file():
             return candidate
@@ -84,6 +87,7 @@ def _check_model(home: Path, model: ModelConfig) -> None:
         raise ConfigError([Problem("model.dtype", model.dtype, why, f"use {theirs['dtype']}")])
     inside = home / "model"
     other, own = inside if inside.is_dir() else Path(str(theirs.get("path", ""))), Path(model.path)
+    # A hub name, or a model that was moved: megatron compares the shapes when it loads.
     if not all((folder / "config.json").is_file() for folder in (own, other)):
         return
     if model_digest(own) != model_digest(other):

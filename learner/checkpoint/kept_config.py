@@ -19,6 +19,7 @@ def keep_config(config: Config) -> None:
     Raises:
         FileError: it cannot be written.
     """
+    # Keys that no step depends on are not in the digest: the first config of a digest stands for all of them.
     kept = kept_config(config.folder, config.digest)
     if not kept.exists():
         with told("the run's config was not written", config.folder):

@@ -1,4 +1,4 @@
-"""Going on with a run from its newest whole checkpoint: which one that is, and whether the config of now may go on from it.
+"""Resuming a run from its newest whole checkpoint: which one that is, and whether the present config may resume it.
 
 Neither torch nor megatron is imported here.
 """
@@ -10,16 +10,16 @@ import logging
 from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Determinism, Manifest
 from learner.checkpoint.kept_config import kept_config
+from learner.checkpoint.manifest import Determinism, Manifest
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
 
-# What a step's result depends on, and a run that goes on may change all the same: `decay` is grpo.max_num_steps, as far as the
-# learning rate's decay follows it.
+# What a step's result depends on, and a resumed run may change all the same: `decay` is grpo.max_num_steps, as far as the
+# learning rate's decay follows it. A run is often resumed to be made longer, and a phase's deadline was often why it ended.
 CHANGEABLE = frozenset({"decay", "refit.phase_timeout_s", "refit.max_tries"})
 
 
@@ -27,7 +27,7 @@ def find_checkpoint(config: Config) -> tuple[Path, Manifest]:
     """The newest whole checkpoint of the run.
 
     Raises:
-        ConfigError: there is none, or the config has a key that a run that goes on cannot change.
+        ConfigError: there is none, or the config has a key that a resumed run cannot change.
     """
     root = config.folder / "checkpoints"
     found = checkpoint.latest(root)
@@ -56,15 +56,17 @@ def check_config(config: Config, manifest: Manifest) -> None:
     """
     if config.digest == manifest.config_digest:
         return
+    # The digest says that something differs; only the config that was kept can say what.
     kept = kept_config(config.folder, manifest.config_digest)
     if not kept.exists():
         why = f"its digest is {config.digest}, the checkpoint was made under {manifest.config_digest}, and {kept} is not there"
         raise ConfigError([Problem("--config", None, f"a key that cannot change has changed: {why}", "use the run's own config")])
+    # The id is none of the file's: it was given on the command line, or made from the time.
     before, now = load_for_process(kept, [f"run.id={json.dumps(config.run_id)}"]).digested, config.digested
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     fix = "leave it, or start a new run (run.fork_from starts one from a checkpoint)"
     problems = [
-        Problem(key, now.get(key), f"cannot change in a run that goes on: it was {before.get(key)!r}", fix)
+        Problem(key, now.get(key), f"cannot change in a resumed run: it was {before.get(key)!r}", fix)
         for key in changed
         if key not in CHANGEABLE
     ]
@@ -73,7 +75,7 @@ def check_config(config: Config, manifest: Manifest) -> None:
 
 
 def differences(before: Determinism, now: Determinism) -> list[str]:
-    """What the arithmetic depends on and is another one now: steps may come out with other last bits."""
+    """What the arithmetic depends on and differs now, as `name old -> new`: steps may come out with other last bits."""
     old, new = before.model_dump(), now.model_dump()
     return [f"{name} {old[name]} -> {new[name]}" for name in old if old[name] != new[name]]
 

@@ -16,7 +16,8 @@ from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Manifest, Offsets, Saving, determinism
+from learner.checkpoint.manifest import Manifest, Offsets, determinism
+from learner.checkpoint.saving import Saving
 from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle
 from learner.link.client import DispatcherClient
 from learner.link.messages import CheckpointSaved, FenceQuestion
@@ -50,6 +51,7 @@ class Saves:
         Raises:
             FileError: this one or the one before it cannot be written.
         """
+        # One at a time: a second would need a third copy of the state, and could get its name before the first.
         self.finish()
         incarnation = self._dispatcher.claim.incarnation
         self._dispatcher.ask_manifest_facts()  # answered while the state is copied
@@ -57,6 +59,7 @@ class Saves:
         try:
             self._worker.begin_save(version, incarnation)
         finally:
+            # Taken in any case: an answer that is left on the socket would be read as that of the next question.
             facts = self._dispatcher.manifest_facts()
         self._manifest = Manifest(
             run=facts.uuid,
@@ -75,6 +78,7 @@ class Saves:
 
     def turn(self) -> None:
         """Between two commands of the ranks: do what can be done without waiting. Raises as `finish`."""
+        # Whether rank 0's files are written is no proof for the others': `_agree` waits for those, which began at the same time.
         if self._worker.saving is not None and self._worker.saving.wait(0.0):
             self._agree()
         if self._published is not None and self._published.done():
@@ -134,6 +138,7 @@ class Saves:
             gone = checkpoint.prune(root, self._config.checkpointing.keep)
         if not gone:
             return
+        # Only after the folders are gone: records that a checkpoint needs are kept as long as somebody could resume from it.
         oldest = checkpoint.oldest(root)
         if oldest is not None:
             offsets = oldest.next_offsets

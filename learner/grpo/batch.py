@@ -21,7 +21,8 @@ from schemas.records.group import Trajectory, TrajectoryGroup
 __all__ = ["PAD_TO", "TrainBatch", "deal", "make_batch", "split_by_tokens", "group_metrics"]
 
 PAD_TO = 8
-"""Lengths are padded to a multiple of this: few distinct shapes, and divisible by the tensor-parallel size."""
+"""Lengths are padded to a multiple of this: few distinct shapes, and divisible by the tensor-parallel size, which sequence
+parallelism cuts them by."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ class TrainBatch:
         return len(self.lengths)
 
     def rows(self, index: Tensor, pad_to: int = PAD_TO) -> TrainBatch:
-        """The rows `index` (int64), cut to the longest of them rounded up to `pad_to`."""
+        """The rows `index` (int64), cut to the longest of them rounded up to `pad_to`. What is cut is padding."""
         width = min(round_up(int(self.lengths[index].max()), pad_to), self.tokens.shape[1])
         picked = {f.name: getattr(self, f.name)[index] for f in fields(self)}
         return TrainBatch(**{name: value[:, :width] if value.ndim == 2 else value for name, value in picked.items()})
@@ -76,9 +77,13 @@ def make_batch(groups: Sequence[TrajectoryGroup], grpo: GrpoConfig, pad_to: int 
 
     Advantages are taken within each group over all of its trajectories; with `overlong_filtering` truncated ones then get no
     loss. The length S is the longest trajectory rounded up to a multiple of `pad_to`.
+
+    Raises:
+        ValueError: no groups.
     """
     if not groups:
         raise ValueError("a rank's batch needs at least one group")
+    # Whoever brings the groups may have read them in any order; sums over rows must not depend on it.
     groups = sorted(groups, key=lambda group: group.request.slot)
     rows = [(group, t) for group in groups for t in group.trajectories]
     lengths = [len(group.prompt) + len(t.tokens) for group, t in rows]
@@ -97,12 +102,15 @@ def make_batch(groups: Sequence[TrajectoryGroup], grpo: GrpoConfig, pad_to: int 
             normalize=grpo.normalize_rewards,
         )
     ]
+    # DAPO masks truncated trajectories (arXiv:2503.14476 sec. 3.4): they were cut, not wrong. Only the loss is taken from them;
+    # their rewards stay in the baseline, or their siblings would look worse than they are.
     kept = [0.0 if grpo.overlong_filtering and t.truncated else 1.0 for _, t in rows]
     return TrainBatch(
         tokens=torch.from_numpy(tokens),
         token_mask=torch.from_numpy(mask),
         sample_mask=torch.tensor(kept, dtype=torch.float32),
         gen_logprobs=torch.from_numpy(logprobs),
+        # Rounded once, here: everything before it was exact.
         advantages=torch.tensor(advantages, dtype=torch.float64).float(),
         ages=torch.from_numpy(ages),
         lengths=torch.tensor(lengths, dtype=torch.int64),
@@ -116,6 +124,7 @@ def _fill(group: TrajectoryGroup, t: Trajectory, *rows: np.ndarray) -> None:
     here = slice(start, start + len(t.tokens))
     tokens[:start], tokens[here] = group.prompt, t.tokens
     mask[here] = t.mask
+    # What an environment wrote was sampled by nobody: whatever the record has there must not reach an exponential.
     generated = t.mask == 1
     logprobs[here] = np.where(generated, t.logprobs, 0.0)
     ages[here] = np.where(generated, group.request.version - t.token_versions(), 0)

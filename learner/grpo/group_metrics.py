@@ -15,8 +15,11 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
 
     `avg_trajectory_age` counts a group by its oldest token, `avg_token_age` every generated token, `max_trajectory_age` is the
     worst of all; `groups_of_age_<k>` and `tokens_of_age_<k>` are the histograms. `groups_with_variance` is the number of groups
-    whose rewards differ, the only ones that teach something.
+    whose rewards differ, the only ones that teach something (DAPO samples until all are such, arXiv:2503.14476 sec. 3.2).
     `reward/<component>` appears when an environment gives more than one.
+
+    Raises:
+        ValueError: no groups.
     """
     if not groups:
         raise ValueError("no groups")
@@ -26,6 +29,7 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     mean, std = mean_and_std(rewards)
     generated = [t.generated_tokens for t in trajectories]
     prompts = [len(group.prompt) for group in groups for _ in group.trajectories]
+    # Of the oldest token: a group is as stale as its stalest part. Tokens of one group may differ after a refit in its middle.
     ages = [group.request.version - group.oldest_version for group in groups]
     tokens = _tokens_by_age(groups)
     metrics = {
@@ -44,6 +48,7 @@ def group_metrics(groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
     metrics |= {f"groups_of_age_{age}": float(count) for age, count in sorted(Counter(ages).items())}
     metrics |= {f"tokens_of_age_{age}": float(count) for age, count in sorted(tokens.items())}
     components = sorted({name for t in trajectories for name in t.rewards})
+    # A single component is the reward itself.
     if len(components) > 1:
         for name in components:
             metrics[f"reward/{name}"] = _mean([t.rewards.get(name, 0.0) for t in trajectories])

@@ -37,6 +37,7 @@ class LossInputs:
 
     @property
     def mask_BT(self) -> Tensor:
+        """float32 [B, T]: tokens with loss."""
         return self.token_mask_BT * self.sample_mask_B[:, None]
 
 
@@ -52,10 +53,11 @@ class Surrogate:
     clipped_BT: Tensor
 
 
+# Lost in a float32 count of 1 or more: it changes the empty mean alone.
 EPSILON = 1e-8
 """Keeps the mean of an empty trajectory finite; NeMo RL's value."""
 
 
 def sequence_mean(values_BT: Tensor, token_mask_BT: Tensor) -> Tensor:
-    """[B, 1]: mean over each trajectory's tokens."""
+    """float32 [B, 1]: mean over each trajectory's tokens; 0 where it has none."""
     return ((values_BT * token_mask_BT).sum(1) / (token_mask_BT.sum(1) + EPSILON))[:, None]

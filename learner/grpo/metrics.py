@@ -36,10 +36,13 @@ TOKEN_MEANS = (
 
 def token_sums(curr_BT: Tensor, inputs: LossInputs, terms: LossTerms, counts: Counts, cfg: LossConfig) -> Tensor:
     """float64 [len(TOKEN_MEANS)]: this micro batch's share of each mean, before the division."""
+    # All of it detached: a metric must never hold a micro batch's graph.
     mask_BT = inputs.mask_BT.double()
     curr_BT, gen_BT = curr_BT.detach().double(), inputs.gen_BT.double()
     prev_BT = curr_BT if cfg.force_on_policy_ratio else inputs.prev_BT.double()
+    # `where`, not a product: off the mask anything may stand, and 0 times infinity is no number.
     gap_BT = torch.where(mask_BT > 0, prev_BT - gen_BT, 0.0)
+    # The mixture of both policies, for Jensen and Shannon's divergence.
     mix_BT = torch.logaddexp(prev_BT, gen_BT) - torch.log(torch.tensor(2.0, dtype=torch.float64))
     kind = cfg.reference_policy_kl_type
     by_sequence = cfg.sequence_level_importance_ratios
@@ -52,9 +55,11 @@ def token_sums(curr_BT: Tensor, inputs: LossInputs, terms: LossTerms, counts: Co
         "js_divergence_error": 0.5 * (kl_estimate(prev_BT - mix_BT, "k3") + kl_estimate(gen_BT - mix_BT, "k3")),
         "sampling_importance_ratio": terms.weight_BT,
         "is_oob_ratio": terms.oob_BT,
+        # -p log p needs the whole vocabulary; this weighs the sampled tokens by current over sampling probability instead.
         "approx_entropy": -(curr_BT - gen_BT).exp() * curr_BT,
     }
     sums = {name: torch.where(mask_BT > 0, value.double(), 0.0).sum() for name, value in values.items()}
+    # What is one number for a trajectory is counted once for it; by tokens, long trajectories would count more.
     for name in ("sampling_importance_ratio", "is_oob_ratio"):
         if by_sequence or (name == "is_oob_ratio" and cfg.truncated_importance_sampling_type == "seq-mask-tis"):
             sums[name] = _sequence_share(values[name], inputs, counts)
@@ -71,9 +76,10 @@ def _sequence_share(values_BT: Tensor, inputs: LossInputs, counts: Counts) -> Te
 
 
 def age_sums(prev_BT: Tensor, gen_BT: Tensor, mask_BT: Tensor, ages_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """By age 0..16: float64 [17, 2] of (sum of exp|gap|, tokens), and float64 [17] of the largest |gap|."""
+    """By age in versions, 0..16: float64 [17, 2] of (sum of exp|gap|, tokens), and float64 [17] of the largest |gap|."""
     where = mask_BT > 0
     gaps = (prev_BT - gen_BT).abs().double()[where]
+    # Records were checked when they came; without the clamp a negative age would be booked under the largest ones.
     ages = ages_BT[where].clamp(0, MAX_AGE)
     sums = torch.zeros(MAX_AGE + 1, 2, dtype=torch.float64, device=prev_BT.device)
     worst = torch.zeros(MAX_AGE + 1, dtype=torch.float64, device=prev_BT.device)
@@ -96,6 +102,7 @@ def finish(sums: Tensor, by_age: Tensor, worst: Tensor, counts: Counts) -> dict[
 
 def merge(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Metrics of a version from those of its optimizer steps: the largest of maxima, the mean of everything else."""
+    # A dict, not a set: the order of metrics is that in which they first appear, in every process.
     names = {name: None for step in steps for name in step}
     merged = {}
     for name in names:

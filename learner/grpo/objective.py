@@ -39,16 +39,24 @@ class LossTerms:
 
 
 def objective(loss: Loss, curr_BT: Tensor, inputs: LossInputs, counts: Counts, cfg: LossConfig) -> LossTerms:
-    """The objective of one micro batch, given the current policy's log-probabilities (with gradient)."""
+    """The objective of one micro batch, given the current policy's log-probabilities (with gradient).
+
+    Raises:
+        ValueError: a KL penalty, and no log-probabilities of the reference policy.
+    """
+    # The ratio is then 1 and has the policy gradient's gradient; the correction weighs against the current policy, too.
     if cfg.force_on_policy_ratio:
         inputs = replace(inputs, prev_BT=curr_BT.detach())
     surrogate = loss(curr_BT, inputs)
     weights = importance(inputs, cfg)
+    # The weight stands outside of the clipping: it corrects who sampled, the clip bounds how far this version moves (the two
+    # ratios of IcePop's objective, arXiv:2510.18855 sec. 2.3.2).
     loss_BT = weights.truncated_BT * surrogate.cost_BT
     kl_BT = torch.zeros_like(curr_BT)
     if cfg.reference_policy_kl_penalty > 0:
         if inputs.ref_BT is None:
             raise ValueError("a KL penalty needs the reference policy's log-probabilities")
+        # In the loss, not in the reward, as in GRPO (arXiv:2402.03300 eq. 3); and unweighted, unlike the cost.
         kl_BT = reference_kl(curr_BT, inputs.ref_BT, inputs.gen_BT, cfg)
         loss_BT = loss_BT + cfg.reference_policy_kl_penalty * kl_BT
     return LossTerms(
@@ -62,9 +70,14 @@ def objective(loss: Loss, curr_BT: Tensor, inputs: LossInputs, counts: Counts, c
 
 
 def reduce(values_BT: Tensor, inputs: LossInputs, counts: Counts, cfg: LossConfig) -> Tensor:
-    """Sum over the micro batch whose global sum, divided by the global token count, is the configured mean."""
+    """Sum over the micro batch whose global sum, divided by the global token count, is the configured mean.
+
+    Over tokens, as DAPO (arXiv:2503.14476 eq. 12): long trajectories count by their length. Or over trajectories of the mean of
+    each, as GRPO (arXiv:2402.03300 eq. 3): a token of a long one counts less.
+    """
     if cfg.token_level_loss:
         return (values_BT * inputs.mask_BT).sum()
     means_B = (values_BT * inputs.token_mask_BT).sum(1) / (inputs.token_mask_BT.sum(1) + EPSILON)
-    # Megatron will divide by tokens, and the mean wanted here is over trajectories: the factor takes that back.
+    # Megatron will divide by tokens, and the mean wanted here is over trajectories: the factor takes that back. Counts are those
+    # of the whole batch: a mean of means of micro batches would depend on how the batch was cut.
     return (means_B * inputs.sample_mask_B).sum() * (counts.tokens / max(counts.sequences, 1))

@@ -16,6 +16,7 @@ def split_by_tokens(token_counts: Sequence[int], dp_size: int) -> list[list[int]
     """
     if len(token_counts) % dp_size:
         raise ValueError(f"{len(token_counts)} slots cannot be dealt evenly to {dp_size} data-parallel ranks")
+    # As many slots everywhere: optimizer steps and micro batches are cut by count, and every rank must take part in each.
     places = len(token_counts) // dp_size
     slots: list[list[int]] = [[] for _ in range(dp_size)]
     tokens = [0] * dp_size

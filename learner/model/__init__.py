@@ -1,21 +1,8 @@
-"""The Megatron side. Importing any module below imports megatron-core, here and once, without its noise.
+"""The policy: a Megatron model with its optimizer, made from a Hugging Face checkpoint and written back as one.
 
-(Hints to install Apex and Transformer Engine come from every module that could use them.)
+`policy.py` is the door: nothing outside this folder imports another module of it, except for `families`. What differs from one
+kind of model to the next is in `families/`, a file each; every other module here works for all of them.
+
+This file imports nothing. The config check reads `families` and must stay free of torch; megatron-core comes in through
+`megatron.py` alone.
 """
-
-import logging
-import os
-import warnings
-
-# megatron compiles small functions with torch.compile, which costs minutes on a CPU and needs a compiler there.
-os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    logging.getLogger("megatron").setLevel(logging.WARNING)
-    import megatron.core.dist_checkpointing
-    import megatron.core.distributed
-    import megatron.core.models.gpt.gpt_layer_specs
-    import megatron.core.models.gpt.gpt_model
-    import megatron.core.optimizer
-    import megatron.core.pipeline_parallel  # noqa: F401

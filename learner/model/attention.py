@@ -1,6 +1,6 @@
 """Core attention for megatron's local layer spec: torch's scaled dot product attention, causal, with grouped queries.
 
-Padding stands on the right and carries no loss, so the causal mask alone is enough.
+Padding stands on the right and carries no loss, so the causal mask alone is enough: no token with loss sees any of it.
 """
 
 from __future__ import annotations
@@ -8,13 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 import torch.nn.functional as F
-from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
+
+from learner.model.megatron import MegatronModule
 
 
 class SdpaCoreAttention(MegatronModule):
-    """query [s, b, heads, d], key and value [s, b, groups, d] -> [s, b, heads * d]; heads and groups of this rank."""
+    """query [s, b, heads, d], key and value [s, b, groups, d] -> [s, b, heads * d]; heads and groups of this rank.
 
+    Raises:
+        NotImplementedError: packed sequences.
+    """
+
+    # megatron makes it by keyword with all that any attention may need, and adds to that from release to release.
     def __init__(
         self,
         config: Any,
@@ -38,8 +44,10 @@ class SdpaCoreAttention(MegatronModule):
         attention_bias: Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> Tensor:
+        # To go on would let the sequences of a pack see each other, and no number would look wrong.
         if packed_seq_params is not None:
             raise NotImplementedError("packed sequences")
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))
+        # `enable_gqa` shares a group's keys and values among its query heads; megatron's own module copies them for each.
         out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale, enable_gqa=True)
         return out.permute(2, 0, 1, 3).flatten(2)

@@ -26,6 +26,8 @@ _LAZY = ("torch", "filesystem_async", "async_utils", "state_dict_saver", "fully_
 """Modules of `dist_checkpointing.strategies` that megatron imports on first use, which would be after the patch."""
 
 
+# A view, and not new functions in torch itself: transformers looks torch's constructors up while it builds a model, and with
+# replaced ones it computes rotary frequencies that are garbage, without an error.
 class _View(types.ModuleType):
     """A module with some names replaced."""
 
@@ -69,6 +71,7 @@ def _torch_view() -> _View:
         torch.cuda,
         {
             "current_device": lambda: CPU,
+            # `is_available` is not here: it must stay false, megatron chooses its device by it.
             "device_count": lambda: 1,
             "synchronize": _nothing,
             "empty_cache": _nothing,
@@ -91,6 +94,7 @@ def enable() -> None:
     """Patch the megatron modules imported so far. May be called again after further imports."""
     if torch.cuda.is_available():
         return
+    # All imports first: a module that comes later would keep the name `torch` for torch.
     for name in _LAZY:
         importlib.import_module(f"megatron.core.dist_checkpointing.strategies.{name}")
     importlib.import_module("megatron.core.dist_checkpointing.exchange_utils")
@@ -98,6 +102,7 @@ def enable() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("megatron.core") and getattr(module, "torch", None) is torch:
             module.torch = view  # type: ignore[attr-defined]
+    # A method of tensors has no module to look through; megatron calls it for a tied embedding over pipeline stages.
     torch.Tensor.cuda = lambda self, *_, **__: self
     _patch_random_states()
     _patch_gradient_clipping()
@@ -123,7 +128,7 @@ def _patch_gradient_clipping() -> None:
         name = "decoupled_grad" if use_decoupled_grad else "grad"
         owners = [parameters] if isinstance(parameters, Tensor) else parameters
         grads = [grad for owner in owners if (grad := getattr(owner, name, None)) is not None]
-        factor = max_norm / (total_norm + 1.0e-6)
+        factor = max_norm / (total_norm + 1.0e-6)  # megatron's formula, so that both kinds of device clip alike
         if factor < 1.0 and grads:
             torch._foreach_mul_(grads, factor)
 
@@ -176,6 +181,7 @@ def write_in_process() -> None:
         results.put(_of_the_system(errors[0]) if errors else written)
 
     writer.write_preloaded_data_multiproc = staticmethod(write)
+    # megatron makes this queue by spawning a process on first use, unless it is there.
     filesystem_async._results_queue = queue.Queue()  # noqa: SLF001
 
 
@@ -217,6 +223,8 @@ def complete_adam_state(optimizer: torch.optim.Optimizer) -> None:
     Adam makes them at its first step, but a checkpoint of version 0 needs them; and a loaded state has no step at version 0, or
     one tensor that all parameters share, which would then count up once for each of them.
     """
+    # With a shared step tensor the bias corrections of the first steps after a resume are wrong, by 2.5e-4 in the weights of a
+    # small model: enough to fork a run, too little to be seen in a curve.
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state[parameter]

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,52 +16,41 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from learner.model.families import find_family
+from learner.model.families.family import Family
 from schemas.errors import ConfigError, Problem
+from schemas.model_files import model_config
 
-FAMILIES = ("qwen3", "qwen2", "llama")
 
-
-def load_config(folder: Path) -> Any:
-    """transformers' config of the checkpoint, if it is of a kind that converts exactly.
+def load_family(folder: Path) -> Family:
+    """The family of the checkpoint in `folder`. From config.json alone: transformers words what it does not know in its own way.
 
     Raises:
-        ConfigError: another architecture, or an option of it that the learner does not compute.
+        ConfigError: no family of its `model_type`, or config.json holds no object.
+    """
+    return find_family(model_config(folder).get("model_type"), str(folder))
+
+
+def load_config(folder: Path, family: Family) -> Any:
+    """transformers' config of the checkpoint, if the family computes exactly that model.
+
+    Raises:
+        ConfigError: an option of it that the family refuses.
     """
     from transformers import AutoConfig
 
     hf = AutoConfig.from_pretrained(folder)
-    problems = list(_unsupported(hf, str(folder)))
+    problems = list(family.problems(hf, str(folder)))
     if problems:
         raise ConfigError(problems)
     return hf
-
-
-def _unsupported(hf: Any, folder: str) -> Iterable[Problem]:
-    def problem(key: str, value: Any, known: str) -> Problem:
-        return Problem("model.path", folder, f"its config has {key} {value!r}", f"the learner knows {known}")
-
-    if hf.model_type not in FAMILIES:
-        yield problem("model_type", hf.model_type, ", ".join(FAMILIES))
-        return
-    rope = rope_parameters(hf)
-    if rope["rope_type"] not in ("default", "linear", "llama3"):
-        yield problem("rope_type", rope["rope_type"], "default, linear and llama3")
-    if hf.hidden_act != "silu":
-        yield problem("hidden_act", hf.hidden_act, "silu")
-    for key in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        if getattr(hf, key, False):
-            yield problem(key, True, f"models without {key}")
-
-
-def rope_parameters(hf: Any) -> dict[str, Any]:
-    """`rope_theta`, `rope_type` and the parameters of that type."""
-    return {"rope_type": "default", "rope_theta": 10000.0, **(getattr(hf, "rope_parameters", None) or {})}
 
 
 class Weights:
     """The tensors of a checkpoint folder by name. Use as a context manager."""
 
     def __init__(self, folder: Path) -> None:
+        # The index decides where there is one: folders of converted checkpoints also hold files of other formats and leftovers.
         index = folder / "model.safetensors.index.json"
         if index.is_file():
             files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -122,6 +110,7 @@ def save(folder: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dt
     except (SafetensorError, OSError) as error:  # the former is of the file system too: the tensors are ours
         shutil.rmtree(tmp, ignore_errors=True)
         raise OSError(str(error)) from error
+    # The old one goes only now. A kill between these two lines leaves none under the name; it can be exported again.
     shutil.rmtree(folder, ignore_errors=True)
     tmp.rename(folder)
 
@@ -130,6 +119,7 @@ def _fill(tmp: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dtyp
     from huggingface_hub import save_torch_state_dict
 
     save_torch_state_dict(tensors, tmp, metadata={"format": "pt"})
+    # Tokenizer, chat template and generation settings are the model's too. The index of the source is not: shards are cut anew.
     for file in source.iterdir():
         if (
             file.is_file()
@@ -138,6 +128,7 @@ def _fill(tmp: Path, tensors: dict[str, Tensor], source: Path, dtype: torch.dtyp
         ):
             shutil.copyfile(file, tmp / file.name)
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    # The older name of `dtype`. Two that disagree would be read differently by different versions of transformers.
     config.pop("torch_dtype", None)
     config["dtype"] = str(dtype).removeprefix("torch.")
     (tmp / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

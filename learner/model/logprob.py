@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
 from torch import Tensor
+
+from learner.model.megatron import mpu, vocab_parallel_cross_entropy
 
 
 class RowSelector:
@@ -25,6 +26,7 @@ class RowSelector:
         self._rows = rows
 
     def _cut(self, _: torch.nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        # Disarmed at once: rows of one micro batch applied to another would be log-probabilities of other tokens.
         rows, self._rows = self._rows, None
         if rows is None:
             return args
@@ -59,6 +61,7 @@ class Wanted:
         at_NV = logits.reshape(-1, logits.shape[-1]) if cut else logits[self.trajectory, self.position]
         values = token_logprobs(at_NV, self.targets, temperature=temperature, vocab_size=vocab_size)
         blank = torch.zeros(self.shape, dtype=torch.float32, device=logits.device)
+        # Not in place: the gradient goes through `values`.
         return blank.index_put((self.trajectory, self.position + 1), values)
 
 
@@ -67,15 +70,17 @@ def token_logprobs(logits_NV: Tensor, targets_N: Tensor, *, temperature: float, 
 
     Columns past `vocab_size`, which only pad the vocabulary to a multiple of the tensor-parallel size, get no probability.
     """
-    from megatron.core import parallel_state as mpu
-
+    # In float32, whatever the model's dtype: a bfloat16 keeps too few digits of a log-softmax over a vocabulary. Logits that are
+    # float32 already are not copied, and megatron's function turns its input into the softmax in place.
     scaled = logits_NV.float()
     if temperature != 1.0:
         scaled = scaled / temperature
     width = scaled.shape[-1]
+    # The padding rows are zero, so their logit is 0 and not minus infinity: a single one in the sum moves log-probabilities of a
+    # small model by 6e-4.
     padding = min(max(width * (mpu.get_tensor_model_parallel_rank() + 1) - vocab_size, 0), width)
     if padding:
         blocked = torch.arange(width, device=scaled.device) >= width - padding
         scaled = scaled.masked_fill(blocked, float("-inf"))
-    # A batch dimension of 1: the function is written for [s, b, V].
+    # A batch dimension of 1: the function is written for [s, b, V]. Its fused sibling rounds the gradient to bfloat16.
     return -vocab_parallel_cross_entropy(scaled.unsqueeze(0), targets_N.unsqueeze(0))[0]

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core.optimizer import OptimizerConfig as MegatronOptimizerConfig
-from megatron.core.optimizer import get_megatron_optimizer
-from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from torch import Tensor
 
 from learner.model import cpu_compat
+from learner.model.megatron import OptimizerConfig as MegatronOptimizerConfig
+from learner.model.megatron import OptimizerParamScheduler, get_megatron_optimizer, mpu
 from schemas.config.learner import LearnerConfig
 from schemas.config.learner import OptimizerConfig as OptimizerSection
 from schemas.errors import WeirError
@@ -35,9 +34,11 @@ def build(model: Any, learner: LearnerConfig, dtype: torch.dtype) -> Any:
         params_dtype=dtype,
         use_distributed_optimizer=learner.use_distributed_optimizer,
     )
+    # The constructor sorts parameters by the names of CUDA tensor types, and knows no others.
     cpu_compat.fix_distributed_optimizer()
     with cpu_compat.cuda_type_names([model]):
         built = get_megatron_optimizer(config, [model])
+    # megatron makes one optimizer for dense parameters and one for experts. Clipping, digest and checkpoints here know one.
     chained = getattr(built, "chained_optimizers", [built])
     if len(chained) != 1:
         raise WeirError(f"megatron made {len(chained)} optimizers for a dense model")
@@ -54,6 +55,7 @@ def schedule(optimizer: Any, section: OptimizerSection, total_steps: int) -> Any
         max_lr=section.lr,
         min_lr=section.min_lr,
         lr_warmup_steps=section.lr_warmup_steps,
+        # megatron asserts that a decay is longer than its warm-up; a short run may end within the warm-up.
         lr_decay_steps=max(decay, section.lr_warmup_steps + 1),
         lr_decay_style=section.lr_decay_style,
         start_wd=section.weight_decay,
@@ -61,6 +63,7 @@ def schedule(optimizer: Any, section: OptimizerSection, total_steps: int) -> Any
         wd_incr_steps=total_steps,
         wd_incr_style="constant",
     )
+    # At 0 steps a warm-up stands at a learning rate of 0: the first version would be trained for nothing.
     scheduler.step(1)
     return scheduler
 
@@ -71,6 +74,7 @@ def step(optimizer: Any, clip_grad: float) -> tuple[bool, float]:
     A norm that is not finite applies nothing: weights and moments stay as they are. The norm is the same on all ranks, so they
     decide alike.
     """
+    # True if megatron itself found something that is not finite, which it looks for only where it scales the loss.
     if optimizer.prepare_grads():
         return False, math.inf
     norm = float(optimizer.get_grad_norm())
@@ -82,7 +86,7 @@ def step(optimizer: Any, clip_grad: float) -> tuple[bool, float]:
 
 
 def state_digest(optimizer: Any, scheduler: Any, *, replica: int) -> str:
-    """sha256 over float32 weights, moments, steps and the schedule's position of all ranks, in rank order.
+    """sha256 (hex) over float32 weights, moments, steps and the schedule's position of all ranks, in rank order.
 
     `replica` is this rank's data-parallel index if its state is a copy of that of index 0, and 0 if it is a part of its own.
     The copies are compared on the way.
@@ -98,6 +102,7 @@ def state_digest(optimizer: Any, scheduler: Any, *, replica: int) -> str:
                 digest.update(_bytes(tensor))
     entries: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(entries, (replica, _model_rank(), digest.hexdigest()))
+    # Compared, not assumed to be equal: copies that drift apart still train, and would show versions later, as noise.
     first = {model_rank: value for copy, model_rank, value in reversed(entries) if copy == 0}
     for rank, (copy, model_rank, value) in enumerate(entries):
         if copy and value != first[model_rank]:
@@ -107,8 +112,6 @@ def state_digest(optimizer: Any, scheduler: Any, *, replica: int) -> str:
 
 
 def _model_rank() -> int:
-    from megatron.core import parallel_state as mpu
-
     return int(
         mpu.get_pipeline_model_parallel_rank() * mpu.get_tensor_model_parallel_world_size() + mpu.get_tensor_model_parallel_rank()
     )

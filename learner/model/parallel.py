@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state as mpu
-from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 from torch import Tensor
 
+from learner.model.megatron import model_parallel_cuda_manual_seed, mpu
 from schemas.config.learner import LearnerConfig
 from schemas.errors import ConfigError, Problem
 
@@ -33,6 +32,7 @@ def initialize(learner: LearnerConfig, seed: int) -> None:
                 )
             ]
         )
+    # megatron's groups are global to the process. A second policy in it, as in tests, may have another layout.
     sizes = (learner.tensor_model_parallel_size, learner.pipeline_model_parallel_size)
     if mpu.model_parallel_is_initialized() and sizes != (
         mpu.get_tensor_model_parallel_world_size(),
@@ -45,6 +45,8 @@ def initialize(learner: LearnerConfig, seed: int) -> None:
             context_parallel_size=learner.context_parallel_size,
             distributed_timeout_minutes=COLLECTIVE_TIMEOUT_MIN,
         )
+    # Nothing is drawn in training: there is no dropout, and weights are loaded. But the generators are part of a checkpoint, and
+    # megatron's forks of them must exist before a model is built.
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed)
 
@@ -65,7 +67,7 @@ def max_over_data_parallel(tensor: Tensor) -> Tensor:
 
 
 def from_last_stage(tensor: Tensor) -> Tensor:
-    """In place: what the last pipeline stage holds, on all of them."""
+    """In place: what the last pipeline stage holds, on all of them. Only that one computes logits, and all need the outcome."""
     if mpu.get_pipeline_model_parallel_world_size() > 1:
         dist.broadcast(tensor, mpu.get_pipeline_model_parallel_last_rank(), group=mpu.get_pipeline_model_parallel_group())
     return tensor

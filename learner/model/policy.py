@@ -15,10 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state as mpu
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.pipeline_parallel import get_forward_backward_func
-from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from learner.grpo.batch import PAD_TO, TrainBatch, round_up
@@ -27,7 +23,17 @@ from learner.grpo.losses.find import find_loss
 from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, token_sums
 from learner.grpo.objective import objective
 from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
+from learner.model.forms import Sizes
 from learner.model.logprob import RowSelector, Wanted
+from learner.model.megatron import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    Float16Module,
+    finalize_model_grads,
+    get_forward_backward_func,
+    mpu,
+)
+from learner.model.micro_batches import micro_batches, optimizer_shares
 from schemas.config.learner import LearnerConfig
 from schemas.config.loss import LossConfig
 from schemas.config.model import ModelConfig
@@ -54,9 +60,14 @@ class Policy:
         total_steps: int,
         temperature: float = 1.0,
     ) -> None:
-        """`total_steps`: last version of the run, for the learning rate's decay. `temperature`: what rollouts are sampled with;
-        logits are divided by it in training and in `logprobs`."""
+        """
+        Args:
+            seed: of the random generators; nothing is drawn from them, they are part of the saved state.
+            total_steps: last version of the run, for the learning rate's decay.
+            temperature: what rollouts are sampled with; logits are divided by it in training and in `logprobs`.
+        """
         _configure_torch(learner)
+        # After all imports of megatron, which it looks through, and before megatron makes anything.
         cpu_compat.enable()
         parallel.initialize(learner, seed)
         self._learner, self._loss_fn, self._temperature = learner, loss_fn, temperature
@@ -64,19 +75,23 @@ class Policy:
         self._device = parallel.device()
         self._dtype: torch.dtype = getattr(torch, model.dtype)
         self.folder = model_folder(model.path)
-        self._hf = hf.load_config(self.folder)
-        self._config = spec.transformer_config(self._hf, learner, self._dtype)
-        self._bare = spec.build(self._hf, self._config).to(self._device)
+        self._family = hf.load_family(self.folder)
+        self._hf = hf.load_config(self.folder, self._family)
+        self._config = spec.transformer_config(self._family, self._hf, learner, self._dtype)
+        self._bare = spec.build(self._family, self._hf, self._config).to(self._device)
         self._layout = self._make_layout()
         with hf.Weights(self.folder) as weights:
-            self._index = self._read_index(weights)
+            self._index = [(name, weights.shape(name)) for name in convert.tensor_names(self._layout.weights)]
             convert.load(self._bare, weights, self._layout)
+        # Under sequence parallelism the output layer's input is a part of the sequence until the layer itself gathers it: rows
+        # cannot be picked before that.
         self._selector = None
         if mpu.is_pipeline_last_stage() and not learner.sequence_parallel:
             self._selector = RowSelector(self._bare.output_layer)
         self._model = self._wrap()
         self._optimizer = optimizer.build(self._model, learner, self._dtype)
         self._scheduler = optimizer.schedule(self._optimizer, learner.optimizer, total_steps)
+        # Taken before anything is trained or loaded from a checkpoint: a resumed run has the reference of its first day.
         self._reference = self._weights_copy() if loss_fn.reference_policy_kl_penalty > 0 else None
         self._run = get_forward_backward_func()
         self._last_stage: bool = mpu.is_pipeline_last_stage()
@@ -100,18 +115,25 @@ class Policy:
     def logprobs(self, batch: TrainBatch) -> Tensor:
         """float32 [B, S] of the current policy, without gradient: on generated tokens the log-probability given what stands
         before them, 0 elsewhere. Bit for bit what `train_step` computes when both micro batch sizes are the same."""
+        # The same cut as in training: a padded length of its own would change the last bits of the attention's sums.
         size = self._learner.logprob_micro_batch_size or self._learner.train_micro_batch_size
         out = torch.zeros(batch.tokens.shape, dtype=torch.float32, device=self._device)
-        pieces = list(_micro_batches(batch, size))
+        pieces = list(micro_batches(batch, size))
         results = self._forward([piece.to(self._device) for _, piece in pieces], self._temperature)
         for (index, piece), values in zip(pieces, results, strict=True):
             out[index.to(self._device), : piece.tokens.shape[1]] = values
         return out
 
     def reference_logprobs(self, batch: TrainBatch) -> Tensor:
-        """`logprobs` of the checkpoint that the run started from. Needs `loss_fn.reference_policy_kl_penalty` above 0."""
+        """`logprobs` of the checkpoint that the run started from.
+
+        Raises:
+            ValueError: `loss_fn.reference_policy_kl_penalty` is 0, so its weights were not kept.
+        """
         if self._reference is None:
             raise ValueError("reference weights are kept only when loss_fn.reference_policy_kl_penalty is above 0")
+        # The weights are swapped inside one model: a second one would need its own buffers for gradients and communication. The
+        # copies have the model's dtype, so that what comes back is what was there, bit for bit.
         current = self._weights_copy()
         self._set_weights(self._reference)
         try:
@@ -125,19 +147,24 @@ class Policy:
         The previous policy is the one at the start of the call. With a single optimizer step that is the current one, so its
         log-probabilities come from the training pass itself. A gradient that is not finite changes no weight: `skipped_step`
         counts it, and the schedule goes on all the same.
+
+        Raises:
+            ValueError: `learner.train_global_batch_size` does not cut the batch evenly, or contradicts `force_on_policy_ratio`.
         """
         cfg = self._loss_fn
         reference = self.reference_logprobs(batch) if self._reference is not None else None
-        shares = self._optimizer_shares(len(batch))
+        shares = optimizer_shares(len(batch), self._learner.train_global_batch_size, self.dp_size)
         if len(shares) > 1 and cfg.force_on_policy_ratio:
             raise ValueError(
                 "force_on_policy_ratio allows one optimizer step a version; set learner.train_global_batch_size to null"
             )
+        # All of it before the first step: from the second step on the weights are no longer the previous policy's.
         prev = self.logprobs(batch) if len(shares) > 1 else None
         lr = float(self._optimizer.param_groups[0]["lr"])
         steps = [self._optimizer_step(batch, rows, prev, reference) for rows in shares]
         self._scheduler.step(1)
         metrics = merge(steps)
+        # Counts add up over the steps of a version; `merge` has taken their mean.
         for name in ("global_valid_seqs", "global_valid_toks", "num_valid_samples", "skipped_step"):
             metrics[name] = sum(one[name] for one in steps)
         return {**metrics, "lr": lr}
@@ -150,7 +177,8 @@ class Policy:
         yield from convert.export(self._bare, self._layout)
 
     def probe_logprobs(self, token_ids: list[int]) -> list[float]:
-        """Log-probabilities of tokens 1..n-1 given those before them, at temperature 1."""
+        """Log-probabilities of tokens 1..n-1, each given those before it, at temperature 1: what an engine answers about the same
+        tokens after a transfer."""
         length, width = len(token_ids), round_up(len(token_ids), PAD_TO)
         tokens, mask = torch.zeros(1, width, dtype=torch.int64), torch.zeros(1, width)
         tokens[0, :length], mask[0, 1:length] = torch.tensor(token_ids, dtype=torch.int64), 1.0
@@ -175,13 +203,22 @@ class Policy:
         return state.begin(folder, self._bare, self._optimizer, self._scheduler, background=background)
 
     def load(self, folder: Path) -> None:
-        """Read what `save` wrote; the layout may be another one."""
+        """Read what `save` wrote; the layout may be another one.
+
+        Raises:
+            WeirError: the checkpoint is of another model, or its files cannot be read.
+        """
         state.load(folder, self._bare, self._optimizer, self._scheduler)
 
     def save_hf(self, folder: Path) -> None:
-        """Write a Hugging Face checkpoint with config and tokenizer of the one that the run started from. Replaces `folder`."""
+        """Write a Hugging Face checkpoint with config and tokenizer of the one that the run started from. Replaces `folder`.
+
+        Raises:
+            OSError: on rank 0; a full disk.
+        """
         rank = dist.get_rank()
         tensors = {}
+        # Ranks that write nothing go through it too: every tensor of it is gathered from all of them.
         for name, tensor in self.export():
             if rank == 0:
                 tensors[name] = tensor.cpu().clone()
@@ -191,41 +228,42 @@ class Policy:
 
     def _make_layout(self) -> convert.Layout:
         config = self._config
+        sizes = Sizes(
+            queries=config.num_attention_heads,
+            groups=config.num_query_groups,
+            width=config.kv_channels,
+            vocab=self.vocab_size,
+            rank=mpu.get_tensor_model_parallel_rank(),
+            ranks=mpu.get_tensor_model_parallel_world_size(),
+        )
         return convert.Layout(
-            heads=convert.Heads(config.num_attention_heads, config.num_query_groups, config.kv_channels),
-            vocab_size=self.vocab_size,
-            tied=bool(self._hf.tie_word_embeddings),
-            tp_rank=mpu.get_tensor_model_parallel_rank(),
-            tp_size=mpu.get_tensor_model_parallel_world_size(),
+            weights=self._family.weights(self._hf),
+            sizes=sizes,
             tp_group=mpu.get_tensor_model_parallel_group(),
             pp_rank=mpu.get_pipeline_model_parallel_rank(),
             pp_size=mpu.get_pipeline_model_parallel_world_size(),
             pp_group=mpu.get_pipeline_model_parallel_group(),
         )
 
-    def _read_index(self, weights: hf.Weights) -> list[tuple[str, tuple[int, ...]]]:
-        names = convert.tensor_names(
-            self._hf.num_hidden_layers,
-            tied=bool(self._hf.tie_word_embeddings),
-            qk_norm=spec.has_qk_norm(self._hf),
-            qkv_bias=spec.has_qkv_bias(self._hf),
-        )
-        return [(name, weights.shape(name)) for name in names]
-
     def _wrap(self) -> Any:
         """Data parallelism around the model, and for bfloat16 the conversion of what goes in and comes out."""
         inner = Float16Module(self._config, self._bare) if self._dtype == torch.bfloat16 else self._bare
         ddp = DistributedDataParallelConfig(
+            # Gradients of many micro batches add up in this buffer; in bfloat16 the small ones would be lost.
             grad_reduce_in_fp32=True,
+            # Overlapped, a reduction starts with each micro batch's backward pass, unless megatron is given a `no_sync_func`.
             overlap_grad_reduce=False,
             use_distributed_optimizer=self._learner.use_distributed_optimizer,
         )
         wrapped = DistributedDataParallel(self._config, ddp, inner)
+        # After the last micro batch: reduces over data-parallel ranks, adds up norms under sequence parallelism and a tied
+        # embedding over stages, and divides by the global token count. Without it each rank trains a model of its own.
         self._config.finalize_model_grads_func = finalize_model_grads
-        self._config.grad_scale_func = None
+        self._config.grad_scale_func = None  # neither float32 nor bfloat16 needs the loss scaled
         return wrapped
 
     def _weights_copy(self) -> list[Tensor]:
+        # In host memory: the reference is needed once a version, and would be a second model on the GPU all the time.
         return [parameter.detach().cpu().clone() for parameter in self._bare.parameters()]
 
     def _set_weights(self, weights: list[Tensor]) -> None:
@@ -233,25 +271,15 @@ class Policy:
             for parameter, value in zip(self._bare.parameters(), weights, strict=True):
                 parameter.copy_(value)
 
-    def _optimizer_shares(self, rows: int) -> list[Tensor]:
-        """This rank's rows of each optimizer step, in slot order."""
-        size = self._learner.train_global_batch_size
-        each = rows if size is None else size // self.dp_size
-        if each < 1 or (size is not None and size % self.dp_size) or rows % each:
-            raise ValueError(
-                f"learner.train_global_batch_size {size} does not cut {rows * self.dp_size} trajectories evenly over "
-                f"{self.dp_size} data-parallel ranks"
-            )
-        return list(torch.arange(rows).split(each))
-
     def _optimizer_step(self, batch: TrainBatch, rows: Tensor, prev: Tensor | None, ref: Tensor | None) -> dict[str, float]:
         share = batch.rows(rows, batch.tokens.shape[1])
         counts = self._counts(share)
         pieces = []
-        for index, piece in _micro_batches(share, self._learner.train_micro_batch_size):
+        for index, piece in micro_batches(share, self._learner.train_micro_batch_size):
             cut = (rows[index].to(self._device), slice(0, piece.tokens.shape[1]))
             here = piece.to(self._device)
             pieces.append((here, None if prev is None else prev[cut], None if ref is None else ref[cut]))
+        # Two places: the buffer that passes add into, and the gradients of float32 copies that the optimizer makes from it.
         self._model.zero_grad_buffer()
         self._optimizer.zero_grad()
         sums = torch.zeros(len(TOKEN_MEANS), dtype=torch.float64, device=self._device)
@@ -263,6 +291,7 @@ class Policy:
         reach("learner.forward")
         applied, norm = optimizer.step(self._optimizer, self._learner.optimizer.clip_grad)
         reach("learner.optimizer")
+        # Only the last stage has computed any. Summed over its data-parallel ranks first, then handed to the stages before it.
         for total in (sums, by_age):
             parallel.from_last_stage(parallel.sum_over_data_parallel(total))
         parallel.from_last_stage(parallel.max_over_data_parallel(worst))
@@ -278,6 +307,7 @@ class Policy:
         }
 
     def _counts(self, batch: TrainBatch) -> Counts:
+        # A float32 stops counting at 2^24, which a large batch of long trajectories reaches.
         tokens = int((batch.token_mask * batch.sample_mask[:, None]).sum(dtype=torch.float64))
         totals = torch.tensor([tokens, int(batch.sample_mask.sum(dtype=torch.float64))], dtype=torch.int64, device=self._device)
         return Counts(*(int(n) for n in parallel.sum_over_data_parallel(totals).tolist()))
@@ -289,6 +319,7 @@ class Policy:
         terms = objective(self._surrogate, curr, inputs, counts, self._loss_fn)
         sums = token_sums(curr, inputs, terms, counts, self._loss_fn)
         by_age, worst = age_sums(prev, piece.gen_logprobs, inputs.mask_BT, piece.ages)
+        # megatron adds these up in an int32 of its own and divides the gradient by the total.
         tokens = inputs.mask_BT.sum(dtype=torch.float64).to(torch.int32)
         return terms.objective, tokens, (sums, by_age, worst)
 
@@ -314,6 +345,7 @@ class Policy:
             if self._selector is not None:
                 self._selector.arm(wanted.rows)
             positions = torch.arange(piece.tokens.shape[1], device=self._device).expand_as(piece.tokens)
+            # No attention mask: `SdpaCoreAttention` is causal by itself.
             return model(piece.tokens, positions, None), partial(judge, wanted, report)
 
         def judge(wanted: Wanted, report: LossFunc, logits: Tensor, non_loss_data: bool = False) -> Any:
@@ -325,9 +357,11 @@ class Policy:
             data_iterator=iter(work),
             model=[self._model],
             num_microbatches=len(work),
+            # Bounds only: with several stages the real shape of each micro batch is sent ahead of it.
             seq_length=max(piece.tokens.shape[1] for piece, _ in work),
             micro_batch_size=max(len(piece) for piece, _ in work),
             forward_only=forward_only,
+            # Without a loss megatron would take what is reported apart as (loss, tokens, report).
             collect_non_loss_data=forward_only,
         )
         return results
@@ -339,12 +373,6 @@ def _configure_torch(learner: LearnerConfig) -> None:
     if learner.threads is not None:
         torch.set_num_threads(learner.threads)
     if learner.deterministic:
+        # cuBLAS reads it when it is first used; without it torch refuses matrix products in deterministic mode.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-
-
-def _micro_batches(batch: TrainBatch, size: int) -> Iterator[tuple[Tensor, TrainBatch]]:
-    """Rows of similar length together, the longest first; ties in slot order. Yields (rows of the batch, piece)."""
-    order = torch.argsort(batch.lengths, descending=True, stable=True)
-    for index in order.split(size):
-        yield index, batch.rows(index)

@@ -15,13 +15,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
-from megatron.core import parallel_state as mpu
-from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from learner.model import cpu_compat
+from learner.model.megatron import ShardedTensor, dist_checkpointing, mpu, nested_values
 from schemas.errors import WeirError
 
 log = logging.getLogger(__name__)
@@ -96,6 +93,7 @@ def begin(folder: Path, model: Any, optimizer: Any, scheduler: Any, *, backgroun
         OSError: what is written at once cannot be.
     """
     target = folder / FOLDER
+    # Every rank opens files in it, so it must be there before any of them goes on.
     if dist.get_rank() == 0:
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
@@ -105,6 +103,7 @@ def begin(folder: Path, model: Any, optimizer: Any, scheduler: Any, *, backgroun
         try:
             request = dist_checkpointing.save(tree, str(target), content_metadata=dict(_CONTENT), async_sharded_save=True)
         except RuntimeError as error:
+            # torch's zip writer turns a full disk into a RuntimeError; any other one is a mistake of the program.
             if "PytorchStreamWriter" not in str(error):
                 raise
             raise OSError(str(error).splitlines()[0]) from error
@@ -123,6 +122,7 @@ def save(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
 def _copied(buckets: list[Any], staged: list[Any]) -> list[Any]:
     """`staged` with copies of the tensors that still are the training state; those that came from a GPU are copies already."""
     copies = []
+    # megatron stages tensors by moving them to the CPU. There they are already: `staged` would be written while it is trained.
     for (_, _, (_, live)), (path, key, (items, tensors)) in zip(buckets, staged, strict=True):
         fresh = [
             (item, tensor if own.device.type != "cpu" else tensor.clone())
@@ -147,6 +147,7 @@ def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
         WeirError: the checkpoint is of another model, or its files cannot be read.
     """
     tree = _tree(model, optimizer, scheduler, loading=True)
+    # First, and for all tensors: once megatron reads, the model is neither the one nor the other.
     _check_shapes(folder, tree["model"])
     with _quiet():
         try:
@@ -155,6 +156,7 @@ def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
             raise WeirError(f"the checkpoint {folder} cannot be loaded: {str(error).strip().splitlines()[-1]}") from error
     model.load_state_dict(tree["model"])
     own = [{name: group[name] for name in _CONFIGURED if name in group} for group in optimizer.param_groups]
+    # The order counts: loading brings the saved groups with it, so what is configured now is put back after it.
     optimizer.load_state_dict(_with_step(tree["optimizer"]))
     cpu_compat.complete_adam_state(optimizer.optimizer)
     for group, configured in zip(optimizer.param_groups, own, strict=True):
@@ -176,6 +178,7 @@ def _check_shapes(folder: Path, wanted: Any) -> None:
     shapes = {tensor.key: tuple(tensor.global_shape) for tensor in held.values()}
     wrong = []
     for tensor in nested_values(wanted):
+        # megatron allows a mismatch for embedding and head alone: another layout fills their rows up to another number.
         if not isinstance(tensor, ShardedTensor) or tensor.allow_shape_mismatch:
             continue
         shape, found = tuple(tensor.global_shape), shapes.get(tensor.key)
@@ -206,6 +209,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _tree(model: Any, optimizer: Any, scheduler: Any, *, loading: bool) -> dict[str, Any]:
+    # The distributed optimizer takes its group from here and has no default for it.
     metadata = {**_CONTENT, "dp_cp_group": mpu.get_data_parallel_group(with_context_parallel=True)}
     sharded = model.sharded_state_dict(metadata=metadata)
     optimizer_state = optimizer.sharded_state_dict(sharded, is_loading=loading, metadata=metadata)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from learner.checkpoint.folders import Determinism
+from learner.checkpoint.manifest import Determinism
 
 COMPARED = ("loss", "grad_norm")
 """What is compared within a tolerance. The other metrics are means of the same tokens, or of no model at all."""

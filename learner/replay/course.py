@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from learner.checkpoint.folders import Determinism
+from learner.checkpoint.manifest import Determinism
 from learner.replay import tokens
 from learner.replay.compare import (
     OF_DTYPE,

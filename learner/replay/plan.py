@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Determinism, Manifest
+from learner.checkpoint.manifest import Determinism, Manifest
 from learner.replay.changes import check_changes
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG, Index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from learner.checkpoint.folders import determinism
+from learner.checkpoint.manifest import determinism
 from learner.commands import EndRank
 from learner.ranks import Ranks
 from learner.replay.course import Course

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel
 
-from learner.checkpoint.folders import Manifest
+from learner.checkpoint.manifest import Manifest
 from schemas.config.config import key_paths
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt, seal_key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from learner.checkpoint.folders import Determinism
+from learner.checkpoint.manifest import Determinism
 
 FACTS = Determinism(
     torch="2",

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint.manifest import Manifest, Offsets
 from learner.replay.sources.sealed import SealedBatch
 from schemas.config.file import build
 from schemas.records import group as groups

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Manifest, Writing
+from learner.checkpoint.manifest import Manifest
+from learner.checkpoint.saving import Writing, begin
 
 
 def save(
     root: Path, manifest: Manifest, write: Callable[[Path], Writing | None], confirm: Callable[[], None] = lambda: None
 ) -> Path:
     """As the only rank of a learner."""
-    saving = checkpoint.begin(root, manifest.version, manifest.incarnation, write, rank=0, gather=lambda value: [value])
+    saving = begin(root, manifest.version, manifest.incarnation, write, rank=0, gather=lambda value: [value])
     saving.finish()
     return saving.publish(manifest, confirm)

@@ -161,7 +161,7 @@ def test_lost_topics_are_named_and_nothing_is_changed_until_the_loss_is_accepted
     lines = (trained.folder / "metrics.jsonl").read_text().splitlines()
     code, told = learner(trained, "learner.optimizer.lr=0.5")
     assert code == 2
-    assert "learner.optimizer.lr=0.5: cannot change in a run that goes on: it was 0.002" in told
+    assert "learner.optimizer.lr=0.5: cannot change in a resumed run: it was 0.002" in told
 
     admin.delete_topics(client, [topics.trajectories(3)], Deadline(30))
     before = files(trained.folder), ends(trained.bootstrap, trained.run_id)

@@ -25,7 +25,9 @@ def test_every_section_but_model_and_data_has_defaults() -> None:
 
 
 def test_importing_the_config_imports_neither_torch_nor_megatron() -> None:
-    code = "import sys, schemas.config.file, learner.checkpoint.folders, learner.grpo.group_metrics, learner.grpo.split; "
+    code = "import sys, schemas.config.file, learner.checkpoint.saving, learner.grpo.group_metrics, learner.grpo.split; "
+    code += "from learner.model.families import find_family, known_families; "
+    code += "families = [find_family(name, '') for name in known_families()]; "
     code += "print([name for name in ('torch', 'megatron', 'transformers', 'vllm') if name in sys.modules])"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"

@@ -12,7 +12,7 @@ from launch.folders import RunFolder, find, make, mint_id, set_logs_aside
 from launch.observe.summary import summarize, trained
 from launch.observe.view import RunView
 from launch.supervise.outcome import FAILED, FINISHED, Outcome
-from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint.manifest import Manifest, Offsets
 from schemas.config.config import Config, resumable
 from schemas.config.file import build, load
 from schemas.errors import ConfigError, WeirError

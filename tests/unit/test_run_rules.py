@@ -31,6 +31,7 @@ def checkpoint(folder: Path, **config: Any) -> str:
     """A checkpoint folder as far as the rules look at it."""
     folder.mkdir(exist_ok=True)
     sizes = {
+        "model_type": "qwen3",
         "max_position_embeddings": 128,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
@@ -153,6 +154,15 @@ def test_parallel_sizes_must_divide_the_model(tmp_path: Path) -> None:
 def test_a_quantized_checkpoint_is_refused(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "m", quantization_config={"bits": 4})
     assert "quantized" in problems(model={"path": path, "max_total_sequence_length": 64})["model.path"].why
+
+
+def test_a_model_of_an_unknown_family_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "m", model_type="gpt2")
+    found = problems(model={"path": path, "max_total_sequence_length": 64})["model.path"]
+    assert found.why == "its config has model_type 'gpt2'"
+    assert found.fix.startswith("the learner knows llama, qwen2, qwen3")
+    nameless = checkpoint(tmp_path / "m", model_type=None)
+    assert "no model_type" in problems(model={"path": nameless, "max_total_sequence_length": 64})["model.path"].why
 
 
 def test_a_model_folder_without_tokenizer_is_told(tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ FORM = "loss(curr_BT, inputs)"
 
 
 def find_loss(cfg: LossConfig) -> Loss:
-    """
+    """The loss that the section names, its settings bound.
+
     Raises:
         ConfigError: a function of the user's own that is not there, or does not take what it is given.
     """
@@ -34,6 +35,7 @@ def _own(cfg: CustomLossConfig) -> Loss:
     function = import_named(cfg.name, KEY)
     if not callable(function):
         raise ConfigError([Problem(KEY, cfg.name, f"is a {type(function).__name__}", f"name a function {FORM}")])
+    # Before any model is loaded: a wrong argument would otherwise show after the first batch was generated.
     try:
         inspect.signature(function).bind(None, None, **cfg.args)
     except TypeError as error:
@@ -60,5 +62,6 @@ def _checked(name: str, found: Any, curr_BT: Tensor, inputs: LossInputs) -> Surr
         raise ValueError(f"{name} returned a cost of shape {tuple(cost.shape)}, the micro batch has {tuple(curr_BT.shape)}")
     if isinstance(found, Surrogate):
         return found
+    # Detached: metrics outlive the pass, and would keep its graph in memory with them.
     ratio_BT = torch.exp(((curr_BT - inputs.prev_BT) * inputs.token_mask_BT).detach())
     return Surrogate(cost, ratio_BT, ratio_BT)

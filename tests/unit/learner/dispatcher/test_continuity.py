@@ -10,7 +10,7 @@ import pytest
 
 from broker_config.clients.admin import LogBounds, TopicInfo
 from broker_config.topics import Topics
-from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint.manifest import Manifest, Offsets
 from learner.dispatcher.takeover.continuity import Holdings, Loss, find_losses, first_lost, report, sealed_versions
 from schemas.records.control import State
 from schemas.records.seal import Seal, SealedSlot

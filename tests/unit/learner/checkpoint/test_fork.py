@@ -9,8 +9,8 @@ import pytest
 
 from launch.config.rules import Context, Machine, fork_is_possible
 from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Determinism, Manifest, Offsets
 from learner.checkpoint.fork import check_forked, find_fork
+from learner.checkpoint.manifest import Determinism, Manifest, Offsets
 from learner.replay.sources.dump import Index, seal_off
 from schemas.config.config import Config
 from schemas.config.file import build

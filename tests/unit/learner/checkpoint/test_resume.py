@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from learner.checkpoint.folders import Manifest, Offsets
 from learner.checkpoint.kept_config import keep_config
+from learner.checkpoint.manifest import Manifest, Offsets
 from learner.checkpoint.resume import check_config, differences, find_checkpoint
 from schemas.config.config import Config
 from schemas.config.file import load_for_process

@@ -10,9 +10,9 @@ from typing import cast
 
 import pytest
 
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint import saves
+from learner.checkpoint import folders, saves
 from learner.checkpoint.saves import Saves
+from learner.checkpoint.saving import Saving, begin
 from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle, TrainingCommand
 from learner.link.messages import CheckpointSaved, ClaimWon, ManifestFacts, SaveQuestion
 from schemas.errors import FileError, RunStopped
@@ -41,7 +41,7 @@ class Worker:
 
     def __init__(self, root: Path, *, background: bool) -> None:
         self.root, self.background = root, background
-        self.saving: checkpoint.Saving | None = None
+        self.saving: Saving | None = None
         self.files: Files
 
     def begin_save(self, version: int, incarnation: int) -> None:
@@ -51,9 +51,9 @@ class Worker:
                 self.files.written.set()
             return self.files
 
-        self.saving = checkpoint.begin(self.root, version, incarnation, write, rank=0, gather=lambda value: [value])
+        self.saving = begin(self.root, version, incarnation, write, rank=0, gather=lambda value: [value])
 
-    def finish_save(self) -> checkpoint.Saving:
+    def finish_save(self) -> Saving:
         assert self.saving is not None
         saving, self.saving = self.saving, None
         saving.finish()
@@ -110,7 +110,7 @@ class Stand:
         self.saves.begin(version, state_digest=f"s{version}", weights_digest="w")
 
     def named(self) -> list[int]:
-        return sorted(checkpoint.versions(self.root))
+        return sorted(folders.versions(self.root))
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_training_goes_on_while_files_are_written_and_while_the_broker_is_asked(
     assert stand.named() == []
     stand.dispatcher.free.set()
     eventually(lambda: stand.named() == [2], WITHIN_S, "the checkpoint to have its name")
-    assert checkpoint.read(checkpoint.step_folder(stand.root, 2)).state_digest == "s2"
+    assert folders.read(folders.step_folder(stand.root, 2)).state_digest == "s2"
     stand.saves.finish()
     assert stand.ranks.given == [BeginCheckpoint, FinishCheckpoint]
 
@@ -168,7 +168,7 @@ def test_what_fails_beside_training_is_reported_at_the_next_turn(tmp_path: Path,
     def broken(root: Path, keep: int | None) -> list[int]:
         raise TimeoutError(110, "Connection timed out")
 
-    monkeypatch.setattr(checkpoint, "prune", broken)
+    monkeypatch.setattr(folders, "prune", broken)
     stand = Stand(tmp_path, keep=1)
     stand.begin(2)
     stand.worker.files.written.set()
