@@ -10,8 +10,8 @@ from learner.grpo.batch import make_batch
 from learner.grpo.group_metrics import group_metrics
 from learner.grpo.split import split_by_tokens
 from schemas.config.grpo import GrpoConfig
-from schemas.identity import Attempt
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from tests.fakes.groups import make_group, make_trajectory
 
 GRPO = GrpoConfig(num_prompts_per_step=2, num_generations_per_prompt=2, normalize_rewards=False)
 
@@ -19,30 +19,18 @@ GRPO = GrpoConfig(num_prompts_per_step=2, num_generations_per_prompt=2, normaliz
 def trajectory(tokens: list[int], mask: list[int], versions: list[int], reward: float, *, truncated: bool = False) -> Trajectory:
     """`versions` gives the version of each token with mask 1."""
     spans = [Span(v, i, i + 1) for i, v in zip(np.flatnonzero(mask).tolist(), versions, strict=True)]
-    return Trajectory(
-        tokens=np.array(tokens, dtype="<u4"),
-        mask=np.array(mask, dtype="|u1"),
-        logprobs=np.array([-0.5 - i if m else 0.0 for i, m in enumerate(mask)], dtype="<f4"),
-        spans=tuple(spans),
+    return make_trajectory(
+        tokens=tokens,
+        mask=mask,
+        logprobs=[-0.5 - i if m else 0.0 for i, m in enumerate(mask)],
+        spans=spans,
         finish=FinishReason.LENGTH if truncated else FinishReason.STOP,
         rewards={"exact": reward},
     )
 
 
 def group(slot: int, prompt: list[int], *trajectories: Trajectory, version: int = 7) -> TrajectoryGroup:
-    return TrajectoryGroup(
-        run="r",
-        kind="rollout",
-        request=Attempt(version, slot, 0, 0),
-        row=0,
-        incarnation=0,
-        min_version=version - 1,
-        producer="p",
-        prompt=np.array(prompt, dtype="<u4"),
-        sampling={},
-        trajectories=trajectories,
-        seconds=1.0,
-    )
+    return make_group(version, slot, prompt=prompt, trajectories=trajectories)
 
 
 def two_groups() -> list[TrajectoryGroup]:
