@@ -1,4 +1,4 @@
-"""One producer: rolls out what the learner of a run asks of it.
+"""One producer: rolls out what the learner of a run asks for.
 
 python -m producer --config RUN.yaml [--name NAME] [key=value ...]
 """
@@ -11,11 +11,13 @@ import logging
 import os
 import re
 import sys
+import traceback
+from typing import NoReturn
 
 from broker_config import locate, logs
 from broker_config.deadline import Deadline
 from broker_config.lifeline import die_with_parent
-from producer import run as producer_run
+from producer.resources import open_resources
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, OffsetGone, WeirError
@@ -27,8 +29,8 @@ log = logging.getLogger("producer")
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m producer", description="One producer of a Weir run.")
     parser.add_argument("--config", required=True, help="the run's YAML file")
-    told = "what people call it (a-z, A-Z, 0-9, . _ -); its identity adds a random part at each start"
-    parser.add_argument("--name", default="producer", type=_name, help=told)
+    name_help = "a name for people (a-z, A-Z, 0-9, . _ -); its identity adds a random part at each start"
+    parser.add_argument("--name", default="producer", type=_name, help=name_help)
     parser.add_argument("overrides", nargs="*", help="key.path=value, replacing values of the file")
     args = parser.parse_args()
     logs.configure()
@@ -54,28 +56,41 @@ def _name(text: str) -> str:
 def start(config: Config, name: str) -> int:
     """Everything after the config check."""
     bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s))
-    equipment = producer_run.equip(config)
-    log.info("engine ready plan=%s rows=%s", equipment.plan_digest, equipment.train.rows)
+    resources = open_resources(config)
+    log.info("engine ready plan=%s rows=%s", resources.plan_digest, resources.train.rows)
+    from producer.clients import KafkaClients
     from producer.shell import Shell
 
     async def serve() -> int:
         try:
             while True:
-                shell = Shell(config, new_producer(name), bootstrap, equipment)
+                identity = new_producer(name)
+                shell = Shell(config, identity, resources, KafkaClients(config, identity, bootstrap))
                 try:
                     return await shell.serve()
                 except OffsetGone as gone:
                     log.warning("%s; joining anew", gone)
-                    await equipment.engine.resume()  # a round may have left it paused
+                    await resources.engine.resume()  # a round may have left it paused
                     if shell.signalled:
                         return 0
         finally:
-            await equipment.close()
+            await resources.close()
 
     return asyncio.run(serve())
 
 
-if __name__ == "__main__":
-    code = main()
+def run() -> NoReturn:
+    """`main`, and the end of the process whatever becomes of it: no thread of the engine, of librdkafka or of a score function
+    that never returns may keep a finished producer alive."""
+    code = 1
+    try:
+        code = main()
+    except Exception:  # noqa: BLE001 (the top of the process: what Python itself would do, but for waiting for threads)
+        traceback.print_exc()
+    sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of the engine and of librdkafka must not keep a finished producer alive
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    run()

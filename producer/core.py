@@ -10,8 +10,8 @@
 | the end of a round | a state without that round, or a claim | the learner's phase deadlines |
 
 Invariants: a rollout starts only when the engine's version is at least the request's `min_version` and at most its target; the
-version it reports is the one its engine serves; a request in hand ends once: published, failed, cancelled or handed back; the
-engine is asked for one thing at a time (`EngineState`), and rounds that come and go meanwhile wait for it.
+version that it reports is the one its engine serves; a request in hand ends once: published, failed, cancelled or handed back;
+the engine is asked for one thing at a time (`EngineState`), and rounds that begin or end meanwhile wait for it.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from schemas.records.status import Ack, Failed, FailureKind, InHand, Left, Produ
 
 
 class Freeze(Enum):
-    """How far this producer is in a round."""
+    """How far this producer has come in a round."""
 
     NONE = "none"
     DRAINING = "draining"
     """Running rollouts end, no new one starts (mode drain)."""
     PAUSING = "pausing"
-    """The engine is to stand still as soon as it can; then the pause is acknowledged."""
+    """The engine is to stop as soon as it can; then the pause is acknowledged."""
     PAUSED = "paused"
     RECEIVING = "receiving"
     RECEIVED = "received"
-    """Its part of the round is over, well or not; the state that ends the round thaws it."""
+    """Its part of the round is over, successful or not; the state that ends the round thaws it."""
 
 
 class EngineState(Enum):
-    """What was last asked of the engine. While it is busy nothing else is asked, whatever becomes of the round."""
+    """What the engine was last asked for. While it is busy it is asked for nothing else, whatever becomes of the round."""
 
     MOVING = "moving"
     STOPPING = "stopping"
@@ -70,8 +70,8 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """What other threads may see, replaced whole after every event."""
+class CoreSnapshot:
+    """What other threads and records may know of the core; replaced whole after every event."""
 
     state: ProducerState = ProducerState.JOINING
     held: int = -1
@@ -100,15 +100,15 @@ class ProducerCore:
         self.freeze = Freeze.NONE
         self.engine = EngineState.MOVING
         self.round: Round | None = None
-        """The round that it takes part in, as last told."""
+        """The round that it takes part in, as last announced."""
         self.work: dict[Key, Work] = {}
         self.dismissed = False
-        """An operator wants it to leave, and the learner has nothing for it any more."""
+        """An operator wants it to leave, and the learner has no more requests for it."""
         self.leaving: ev.Leave | None = None
         self.found: Stop | None = None
-        """The stop that stood when it came, before it has joined."""
+        """The stop that it found before it had joined."""
         self.exited = False
-        self.view = View()
+        self.snapshot = CoreSnapshot()
         self.out: list[Command] = []
 
     # --- events -------------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ class ProducerCore:
             self._on_leave(ev.Leave("drained", 0))
         if not self.exited:
             self._proceed()
-        self.view = self._view()
+        self.snapshot = self._snapshot()
         return self.out
 
     def _on_claim(self, claim: Claim, offset: int) -> None:
@@ -151,7 +151,7 @@ class ProducerCore:
             return
         self.incarnation = offset
         self.uuid = claim.uuid
-        self.sealed_through = -1  # a learner that goes on without lost data takes seals back; its state says which hold
+        self.sealed_through = -1  # a learner that resumes without lost data takes seals back; its state says which hold
         self._thaw()
         if self.reported:
             self.out.append(ev.SendReport(offset))
@@ -161,7 +161,7 @@ class ProducerCore:
             return
         self.incarnation, self.uuid = state.incarnation, state.uuid
         if self.name in state.refused:
-            # One that was a member is expelled for what it did, and a new one may do better; else its input is wrong.
+            # A member is expelled for what it did, and a new producer may do better; anybody else is refused for wrong input.
             code, word = (1, "expelled") if self.was_member else (2, "refused")
             self._exit(code, f"{word} by the learner:\n  " + "\n  ".join(state.refused[self.name]))
             return
@@ -177,15 +177,15 @@ class ProducerCore:
         self._follow(state.round)
 
     def _on_stop(self, stop: Stop) -> None:
-        """A stop binds who has joined. A newcomer waits for the claim of a learner that goes on, perhaps with more steps."""
+        """A stop binds producers that have joined. A newcomer waits for a learner that resumes, perhaps with more steps."""
         if self.reported or not (stop.resumable or stop.finished):
             self._exit(0 if stop.finished or stop.ordered else 1, f"the run has ended: {stop.reason}")
         else:
             self.found = stop
-            self.out.append(Note(f"the run has stopped ({stop.reason}); waiting for a learner that goes on with it"))
+            self.out.append(Note(f"the run has stopped ({stop.reason}); waiting for a learner that resumes it"))
 
     def _on_start_over(self, waited: str) -> None:
-        """A control topic without a state that one can join: its learner has ended, or never got so far."""
+        """No state that can be joined: the learner has ended, or never got that far."""
         if not self.reported and self.found is not None and self.found.finished:
             self._exit(0, f"the run has ended: {self.found.reason}")
         elif not self.reported:
@@ -201,7 +201,7 @@ class ProducerCore:
                 self.partition = member.requests_partition
                 self.out.append(ev.ReadRequests(self.partition))
         elif self.member_of == state.incarnation:
-            # Taken for lost, after it stood still for longer than its lease: it says once that it is here, with what it has.
+            # It stood still for longer than its lease and was taken for lost: it reports once that it is here, and what it has.
             self.member_of = -1
             self.out.append(ev.SendReport(state.incarnation))
 
@@ -232,9 +232,8 @@ class ProducerCore:
         work = self.work.pop(key, None)
         if work is None or work.aborted or failure is None or self.uuid is None:
             return
-        self.out.append(
-            ev.Say(Failed(uuid=self.uuid, producer=self.name, request=_in_hand(work), failure=failure, reason=reason[:2000]))
-        )
+        failed = Failed(uuid=self.uuid, producer=self.name, request=_in_hand(work), failure=failure, reason=reason[:2000])
+        self.out.append(ev.Say(failed))
 
     def _on_received(self, event: ev.Received) -> None:
         if event.loaded is not None:
@@ -242,7 +241,7 @@ class ProducerCore:
         self.engine = EngineState.STILL
         self._drop_void()
         if self.freeze is not Freeze.RECEIVING:
-            return  # the round was given up meanwhile; what was loaded late is served all the same, and loaded again by request
+            return  # the round was given up meanwhile; weights that were loaded late are served, and loaded again if asked for
         self.freeze = Freeze.RECEIVED
         if event.loaded is None:
             self._ack("loaded", error=event.error or "no reason given", seconds=event.seconds)
@@ -273,7 +272,7 @@ class ProducerCore:
             request = work.request
             if work.running or not request.min_version <= self.held <= request.target:
                 continue
-            # The learner may exceed the capacity by one when the step that it trains next would wait otherwise.
+            # The learner may exceed the capacity by one request if its next step would otherwise wait.
             if running > self.capacity:
                 break
             work.running = True
@@ -281,7 +280,7 @@ class ProducerCore:
             self.out.append(ev.Start(request))
 
     def _ask_engine(self) -> None:
-        """Bring the engine one move nearer to where the round wants it, unless it is busy."""
+        """Take the engine one step towards the state that the round wants, unless it is busy."""
         if self.engine is EngineState.MOVING and self.freeze is Freeze.PAUSING:
             assert self.round is not None
             self.engine = EngineState.STOPPING
@@ -300,7 +299,7 @@ class ProducerCore:
                 self.out.append(ev.Receive(self.round.number, offer))
 
     def _offer(self, round_: Round) -> TransferOffer | None:
-        """This producer's transfer, once the learner listens for it."""
+        """This producer's transfer, once the learner is listening."""
         if round_.phase != "transfer":
             return None
         for group in round_.groups:
@@ -318,11 +317,11 @@ class ProducerCore:
         return None
 
     def _thaw(self) -> None:
-        """Leave the round, whatever its phase: the weights that are whole are served on."""
+        """Leave the round, whatever its phase: weights that are whole stay in use."""
         self.freeze, self.round = Freeze.NONE, None
 
     def _drop_void(self) -> None:
-        """Let go of what nobody can use any more: rollouts of sealed versions, validations of weights that are gone."""
+        """Abandon what nobody can use any more: rollouts of sealed versions, validations of weights that are gone."""
         for key, work in list(self.work.items()):
             target = work.request.target
             if target <= self.sealed_through if key[0] == "rollout" else target < self.held:
@@ -345,23 +344,20 @@ class ProducerCore:
         seconds: float = 0.0,
     ) -> None:
         assert self.uuid is not None and self.round is not None
-        self.out.append(
-            ev.Say(
-                Ack(
-                    uuid=self.uuid,
-                    producer=self.name,
-                    incarnation=self.incarnation,
-                    round=self.round.number,
-                    phase=phase,
-                    version=self.round.version,
-                    ok=error is None,
-                    digest=digest,
-                    probe_gap=probe_gap,
-                    error=error,
-                    seconds=seconds,
-                )
-            )
+        ack = Ack(
+            uuid=self.uuid,
+            producer=self.name,
+            incarnation=self.incarnation,
+            round=self.round.number,
+            phase=phase,
+            version=self.round.version,
+            ok=error is None,
+            digest=digest,
+            probe_gap=probe_gap,
+            error=error,
+            seconds=seconds,
         )
+        self.out.append(ev.Say(ack))
 
     def _exit(self, code: int, reason: str) -> None:
         self.exited = True
@@ -380,9 +376,9 @@ class ProducerCore:
             assert (work.request.kind, work.request.key) == (kind, key)
             void = key.version <= self.sealed_through if kind == "rollout" else key.version < self.held
             assert work.aborted or not void, (key, self.sealed_through, self.held)
-        assert self.exited or self.view == self._view()
+        assert self.exited or self.snapshot == self._snapshot()
 
-    def _view(self) -> View:
+    def _snapshot(self) -> CoreSnapshot:
         state = ProducerState.SERVING
         if self.leaving is not None or self.exited:
             state = ProducerState.LEAVING
@@ -391,7 +387,7 @@ class ProducerCore:
         elif self.held < 0:
             state = ProducerState.JOINING
         in_hand = tuple(_in_hand(work) for work in self.work.values() if not work.aborted)
-        return View(state, self.held, self.digest, self.uuid, in_hand)
+        return CoreSnapshot(state, self.held, self.digest, self.uuid, in_hand)
 
 
 def _in_hand(work: Work) -> InHand:

@@ -1,7 +1,7 @@
-"""One try at one trajectory: its calls of the engine, what is left of its bounds, and when it last got on.
+"""An episode is one try at one trajectory: its calls of the engine, what is left of its bounds, when it last made progress.
 
-A try has got on when an engine call starts or ends, that is when the environment answered or the engine finished, and when the
-engine has sampled tokens for it. So a long rollout is never punished, and a stuck one is found wherever it is stuck.
+Progress is the start or the end of an engine call, that is an answer of the environment or of the engine, and every token that
+the engine samples for the episode. So a long one is never punished, and a stuck one is found wherever it is stuck.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Clock = Callable[[], float]
 
 
 class EngineRefused(Exception):
-    """The engine says that a prompt does not fit the model. `turn` counts from 0."""
+    """The engine reports that a prompt does not fit the model. `turn` counts from 0."""
 
     def __init__(self, turn: int, why: str) -> None:
         self.turn = turn
@@ -24,7 +24,7 @@ class EngineRefused(Exception):
 
 
 class Episode:
-    """`generate` is given to the environment, `idle_s` is asked by who watches it.
+    """`generate` is handed to the environment; who watches the episode asks for `idle_s`.
 
     key: prefix of the engine's request ids, which end in the turn.
     """
@@ -77,8 +77,8 @@ class Episode:
     def idle_s(self, progress: Mapping[str, int], frozen: bool) -> float:
         """Seconds without progress, given the engine's token counts.
 
-        A request that waits for its first token gets on as long as the engine samples for others. `frozen`: the engine is
-        paused, so that no token can be expected of it.
+        A request that waits for its first token makes progress while the engine samples for others. `frozen`: the engine is
+        paused, so no token can be expected.
         """
         own = [progress.get(name, 0) for name in self._running]
         total = progress.get("", 0) if 0 in own else 0
@@ -89,6 +89,6 @@ class Episode:
         return self._clock() - self._since
 
     def whereabouts(self) -> str:
-        """For a person: what the try was doing."""
+        """For a message: what the episode is waiting for."""
         waits = f"the engine (turn {self._turns - 1})" if self._running else f"the environment (after {self._turns} turns)"
         return f"waiting for {waits}, {self._seen[0]} tokens generated"

@@ -1,4 +1,4 @@
-"""What happens to a producer (events) and what it wants done (commands). Frozen facts, no behaviour."""
+"""What happens to a producer (events) and what it wants done (commands). Frozen data, no behaviour."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEnded:
-    """A request came to no group. `failure` None: it was cancelled."""
+    """A request ended without a group. `failure` None: it was cancelled."""
 
     key: Key
     failure: FailureKind | None
@@ -55,7 +55,7 @@ class Paused:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The transfer of a round ended: new weights are served, or (`error`) the old ones still are."""
+    """The transfer of a round has ended: new weights are served, or (`error`) the old ones still are."""
 
     round: int
     loaded: Loaded | None
@@ -65,7 +65,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This process is to end: a signal, or an engine that died."""
+    """This process has to end: a signal came, or the engine died."""
 
     reason: str
     code: int
@@ -73,7 +73,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """The time in which a learner must have been found is over. `waited`: how long that is, for a person."""
+    """The time to find a learner in is over. `waited`: how long it was, for a message."""
 
     waited: str
 
@@ -92,7 +92,7 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class SendReport:
-    """Publish the report: `incarnation` is that of the claim it answers, None when joining."""
+    """Publish the report. `incarnation`: of the claim that it answers; None when joining."""
 
     incarnation: int | None
 
@@ -137,7 +137,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """End this process; everything said before is published first."""
+    """End this process, once every status record so far has been published."""
 
     code: int
     reason: str

@@ -1,6 +1,6 @@
 """The heartbeat: a thread of its own, so that a busy event loop or a long load does not look like a dead producer.
 
-It tells what the engine has generated, so a hung engine shows by tokens that do not grow, not by silence.
+It reports how many tokens the engine has generated: a hung engine shows by a count that stands still, not by silence.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from broker_config.clients.writer import LogWriter
-from producer.core import View
+from producer.clients import Writer
+from producer.core import CoreSnapshot
 from producer.engine.protocol import Progress, tokens_by_key
 from schemas.errors import WeirError
 from schemas.records.status import Heartbeat
@@ -20,12 +20,12 @@ class HeartbeatThread:
 
     def __init__(
         self,
-        writer: LogWriter,
+        writer: Writer,
         topic: str,
         name: str,
         capacity: int,
         interval_s: float,
-        view: Callable[[], View],
+        snapshot: Callable[[], CoreSnapshot],
         progress: Callable[[], Progress],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -34,7 +34,7 @@ class HeartbeatThread:
         self._name = name
         self._capacity = capacity
         self._interval_s = interval_s
-        self._view = view
+        self._snapshot = snapshot
         self._progress = progress
         self._failed = failed
         self._stop = threading.Event()
@@ -53,18 +53,18 @@ class HeartbeatThread:
             self._failed(error)
 
     def _beat(self) -> None:
-        view = self._view()
-        if view.uuid is None:
+        snapshot = self._snapshot()
+        if snapshot.uuid is None:
             return
         progress = self._progress()
         tokens = tokens_by_key(progress)
         record = Heartbeat(
-            uuid=view.uuid,
+            uuid=snapshot.uuid,
             producer=self._name,
-            state=view.state,
-            held=view.held,
-            digest=view.digest,
-            in_hand=[item.model_copy(update={"tokens": tokens.get(f"{item.kind}/{item.key}", 0)}) for item in view.in_hand],
+            state=snapshot.state,
+            held=snapshot.held,
+            digest=snapshot.digest,
+            in_hand=[item.model_copy(update={"tokens": tokens.get(f"{item.kind}/{item.key}", 0)}) for item in snapshot.in_hand],
             engine_tokens=progress.get("", 0),
             capacity=self._capacity,
         )

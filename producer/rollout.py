@@ -5,11 +5,11 @@
 | consumes | a prompt, an environment, an engine |
 | produces | the group's finished trajectories in order, or the reason why there is none |
 | waits for | tokens of the engine, answers of the environment |
-| deadline | `timeout_s` without either; a trajectory that goes on is never cut by time |
+| deadline | `timeout_s` without either; a trajectory that makes progress is never cut off |
 | unblocked by | that deadline, `max_retries`, cancellation |
 
-A failed trajectory is never published and never a reward of zero: the group fails with `RolloutFailed` (worth another attempt) or
-`PromptFailed` (it is the prompt's fault, another attempt would fail too).
+A failed trajectory is never published and never a reward of zero. The group fails with `RolloutFailed` (worth another attempt) or
+`PromptFailed` (the prompt is at fault, another attempt would fail too).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from producer.episode import EngineRefused, Episode
 from schemas.records.group import Kind, Trajectory
 
 _log = logging.getLogger(__name__)
-_CANCEL_GRACE_S = 5.0  # an environment may clean up so long when its episode is cancelled
+_CANCEL_GRACE_S = 5.0  # how long an environment may clean up when its episode is cancelled
 _abandoned: set[asyncio.Task[Any]] = set()  # episodes that ignored their cancellation; kept until they end
 
 
@@ -37,11 +37,11 @@ class PromptFailed(Exception):
 
 
 class RolloutFailed(Exception):
-    """A trajectory failed more often than it may be tried again."""
+    """A trajectory failed, and so did every retry."""
 
 
 class NoProgress(Exception):
-    """Neither the engine nor the environment got on for `timeout_s`."""
+    """Neither the engine nor the environment made progress for `timeout_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Limits:
 
     @property
     def poll_s(self) -> float:
-        """How often progress is looked at: ten times per timeout, at most every 5 s."""
+        """Seconds between two looks at the progress: a tenth of the timeout, at most 5."""
         return min(5.0, self.timeout_s / 10)
 
 
@@ -63,7 +63,7 @@ def never_frozen() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _GroupContext:
     """What all trajectories of a group share."""
 
     environment: Environment
@@ -101,11 +101,11 @@ async def roll_out(
     length = len(prompt.ids)
     if not 0 < length < limits.max_total_length:
         raise PromptFailed(f"row {prompt.row}: a prompt of {length} tokens, allowed 1 to {limits.max_total_length - 1}")
-    way = _Way(environment, engine, sampling, limits, priority, frozen)
+    group = _GroupContext(environment, engine, sampling, limits, priority, frozen)
     tasks: list[asyncio.Task[Trajectory]] = []
     for index in range(count):
         request = RolloutRequest(prompt, kind, index, sampling.max_new_tokens, limits.max_total_length, tokenizer)
-        tasks.append(asyncio.create_task(_persistent(f"{key}/t{index}", request, way)))
+        tasks.append(asyncio.create_task(_persistent(f"{key}/t{index}", request, group)))
     # Not a TaskGroup: before Python 3.13 it leaves its caller marked as cancelled when a child fails.
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -127,14 +127,14 @@ def _gravest(errors: Sequence[BaseException]) -> BaseException:
     return errors[0]
 
 
-async def _persistent(key: str, request: RolloutRequest, way: _Way) -> Trajectory:
+async def _persistent(key: str, request: RolloutRequest, group: _GroupContext) -> Trajectory:
     """One trajectory, tried up to `max_retries` + 1 times."""
     reason = ""
     clock = asyncio.get_running_loop().time
-    for retry in range(way.limits.max_retries + 1):
-        episode = Episode(f"{key}/r{retry}", request, way.engine, way.sampling, way.priority, clock)
+    for retry in range(group.limits.max_retries + 1):
+        episode = Episode(f"{key}/r{retry}", request, group.engine, group.sampling, group.priority, clock)
         try:
-            trajectory = await _watched(episode, request, way)
+            trajectory = await _watched(episode, request, group)
             _check(trajectory, request)
             return trajectory
         except EngineDead:
@@ -150,21 +150,21 @@ async def _persistent(key: str, request: RolloutRequest, way: _Way) -> Trajector
             # An environment is somebody's program: whatever it raises is a failed try, with its traceback in the log.
             reason = f"{type(error).__name__}: {error}"
             _log.warning("%s try %d failed: %s", key, retry, reason, exc_info=error)
-    raise RolloutFailed(f"trajectory {request.index}, tried {way.limits.max_retries + 1} times, last: {reason}")
+    raise RolloutFailed(f"trajectory {request.index}, tried {group.limits.max_retries + 1} times, last: {reason}")
 
 
-async def _watched(episode: Episode, request: RolloutRequest, way: _Way) -> Trajectory:
-    """Run the episode as long as it gets on.
+async def _watched(episode: Episode, request: RolloutRequest, group: _GroupContext) -> Trajectory:
+    """Run the episode for as long as it makes progress.
 
     Raises:
-        NoProgress: it did not for `timeout_s`; else what the episode raised.
+        NoProgress: it made none for `timeout_s`; else what the episode raised.
     """
-    limits = way.limits
-    task = asyncio.ensure_future(way.environment.rollout(request, episode.generate))
+    limits = group.limits
+    task = asyncio.ensure_future(group.environment.rollout(request, episode.generate))
     try:
         while not task.done():
             await asyncio.wait({task}, timeout=limits.poll_s)
-            if not task.done() and episode.idle_s(way.engine.progress(), way.frozen()) > limits.timeout_s:
+            if not task.done() and episode.idle_s(group.engine.progress(), group.frozen()) > limits.timeout_s:
                 raise NoProgress(f"no progress for {limits.timeout_s} s, {episode.whereabouts()}")
     finally:
         await _ended(task)
@@ -185,7 +185,7 @@ async def _ended(task: asyncio.Task[Any]) -> None:
                 _abandoned.add(task)
                 task.add_done_callback(_forget)
         if task.done() and not task.cancelled():
-            task.exception()  # of a cancelled episode: of no interest, but asyncio complains when nobody looks
+            task.exception()  # of no interest after a cancellation, but asyncio complains when nobody looks
 
 
 def _forget(task: asyncio.Task[Any]) -> None:
@@ -195,7 +195,7 @@ def _forget(task: asyncio.Task[Any]) -> None:
 
 
 def _check(t: Trajectory, request: RolloutRequest) -> None:
-    """What an environment that builds trajectories by hand may get wrong; the rest is checked where the group is accepted.
+    """What an environment that builds trajectories by hand may get wrong. The rest is checked where the group is accepted.
 
     Raises:
         TypeError, ValueError: a failed try.

@@ -1,7 +1,7 @@
 """The producer process: Kafka records and finished work in, the core's commands carried out.
 
 One asyncio loop runs the core; a reader thread feeds it `control` and `requests`, a writer thread reports deliveries, a heartbeat
-thread speaks for the process, and the engine has its own thread. Everything enters the loop through `_post`.
+thread reports that the process is alive, and the engine has its own thread. Everything enters the loop through `_post`.
 """
 
 from __future__ import annotations
@@ -15,23 +15,19 @@ import time
 from collections.abc import Coroutine
 from typing import Any, assert_never
 
-from confluent_kafka.admin import AdminClient
-
-from broker_config.clients import admin
-from broker_config.clients.reader import LogReader, Record
-from broker_config.clients.settings import make_admin
-from broker_config.clients.writer import LogWriter
+from broker_config.clients.reader import Record
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from broker_config.watchdog import KICK_S, Watchdog
 from producer import events as ev
-from producer.core import ProducerCore
+from producer.clients import Admin, Clients, Reader
+from producer.core import Freeze, ProducerCore
 from producer.data.dataset import Dataset
 from producer.engine.protocol import EngineDead, Sampling, TransferOffer
 from producer.events import Command, Event, Key
 from producer.heartbeat import HeartbeatThread
+from producer.resources import Resources
 from producer.rollout import Limits, PromptFailed, RolloutFailed, roll_out
-from producer.run import Equipment
 from schemas.config.config import Config
 from schemas.errors import OffsetGone, RecordRefused, TransferError, WeirError
 from schemas.failpoints import reach
@@ -50,14 +46,14 @@ STANDSTILL_S = 60.0
 
 
 class Shell:
-    """Runs one producer from joining to leaving."""
+    """Runs one producer from joining to leaving. Made inside the event loop that it serves on."""
 
-    def __init__(self, config: Config, name: str, bootstrap: str, equipment: Equipment) -> None:
+    def __init__(self, config: Config, name: str, resources: Resources, clients: Clients) -> None:
         self.config = config
         self.name = name
-        self.bootstrap = bootstrap
-        self.equipment = equipment
-        self.engine = equipment.engine
+        self.resources = resources
+        self.clients = clients
+        self.engine = resources.engine
         self.topics = Topics(config.run_id)
         self.core = ProducerCore(name, config.producer.max_groups_in_flight, config.refit)
         self.loop = asyncio.get_running_loop()
@@ -66,19 +62,21 @@ class Shell:
         self.rollouts: dict[Key, asyncio.Task[None]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.requests_end: dict[int, int] = {}
-        self.writer = LogWriter(config.kafka, bootstrap, f"{config.run_id}.{name}", self._failed)
-        self.reader: LogReader | None = None
+        self.writer = clients.writer(self._failed)
+        self.reader: Reader | None = None
         self.heartbeat: HeartbeatThread | None = None
         self.watchdog = Watchdog(STANDSTILL_S)
+        self.next_kick: asyncio.TimerHandle | None = None
         self.signalled = False
-        """Somebody wants the process to end."""
+        """A signal asked the process to end."""
 
     async def serve(self) -> int:
-        """Join, work until the run ends or this process is told to leave; returns the exit code.
+        """Join, and work until the run ends or this process has to leave. Returns the exit code.
 
         Raises:
-            DeadlineExceeded: no learner made the run's topics in `dispatch.start_timeout_s`; BrokerError.
-            OffsetGone: it stood still for so long that records it had not read were retired; another one may join in its place.
+            DeadlineExceeded: no learner made the run's topics within `dispatch.start_timeout_s`; BrokerError.
+            OffsetGone: records were retired before this producer read them, as it stood still for too long. The process may join
+                again under a new name.
         """
         for signum in (signal.SIGTERM, signal.SIGINT):
             self.loop.add_signal_handler(signum, self._on_signal, signum)
@@ -88,14 +86,16 @@ class Shell:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if self.failure.done():
                 error = self.failure.result()
-                if isinstance(error, OffsetGone):  # the process goes on under a new identity: what this one had is free
-                    self._post(ev.Leave("what it had still to read is gone", 0))
+                if isinstance(error, OffsetGone):  # the process joins again under a new name: what this one had is free
+                    self._post(ev.Leave("records that it had not read are gone", 0))
                 raise error
             return self.exit.result().code
         finally:
             await self._close()
 
     async def _close(self) -> None:
+        if self.next_kick is not None:
+            self.next_kick.cancel()
         self.watchdog.stop()
         for task in self.rollouts.values():
             task.cancel()
@@ -110,13 +110,12 @@ class Shell:
 
     async def _join(self) -> None:
         """Note the ends of `control` and `requests`, then read `control` from its last record on."""
-        client = make_admin(self.config.kafka, self.bootstrap, f"{self.config.run_id}.{self.name}-admin")
-        await self._topics_there(client)
-        control_end, self.requests_end = await asyncio.to_thread(self._ends, client)
-        kafka = self.config.kafka
-        self.reader = LogReader(
-            kafka, self.bootstrap, f"{self.config.run_id}.{self.name}", f"{self.config.run_id}.producer", self._on_item
-        )
+        admin = self.clients.admin()
+        await self._topics_there(admin)
+        if self.exit.done():
+            return
+        control_end, self.requests_end = await asyncio.to_thread(self._ends, admin)
+        self.reader = self.clients.reader(self._on_item)
         self.reader.assign([((self.topics.control, 0), control_end)])
         self.heartbeat = HeartbeatThread(
             self.writer,
@@ -124,28 +123,24 @@ class Shell:
             self.name,
             self.core.capacity,
             self.config.dispatch.heartbeat_s,
-            lambda: self.core.view,
+            lambda: self.core.snapshot,
             self.engine.progress,
             self._failed,
         )
-
         self.loop.call_later(self.config.dispatch.start_timeout_s, self._judge_start)
         self._kick()
 
     def _kick(self) -> None:
         self.watchdog.kick()
-        self.loop.call_later(KICK_S, self._kick)
+        self.next_kick = self.loop.call_later(KICK_S, self._kick)
 
     def _judge_start(self) -> None:
         self._post(ev.StartOver(f"{self.config.dispatch.start_timeout_s:g} s (dispatch.start_timeout_s)"))
 
-    async def _topics_there(self, client: AdminClient) -> None:
+    async def _topics_there(self, admin: Admin) -> None:
         deadline = Deadline(self.config.dispatch.start_timeout_s)
         wanted = {self.topics.control, self.topics.requests, self.topics.status}
-        while True:
-            found = await asyncio.to_thread(admin.describe, client, wanted, Deadline(self.config.kafka.timeout_s))
-            if wanted <= found.keys() and not any(info.leaderless for info in found.values()):
-                return
+        while not await asyncio.to_thread(admin.ready, wanted):
             if self.exit.done():
                 return
             deadline.check(
@@ -153,14 +148,14 @@ class Shell:
             )
             await asyncio.sleep(TOPIC_POLL_S)
 
-    def _ends(self, client: AdminClient) -> tuple[int, dict[int, int]]:
+    def _ends(self, admin: Admin) -> tuple[int, dict[int, int]]:
         partitions = [(self.topics.requests, p) for p in range(self.config.kafka.request_partitions)]
-        bounds = admin.log_bounds(client, [(self.topics.control, 0), *partitions], Deadline(self.config.kafka.timeout_s))
+        bounds = admin.bounds([(self.topics.control, 0), *partitions])
         last = bounds[self.topics.control, 0]
         return max(last.start, last.end - 1), {p: bounds[topic, p].end for topic, p in partitions}
 
     def _report(self, incarnation: int | None) -> None:
-        view, equipment = self.core.view, self.equipment
+        snapshot, resources = self.core.snapshot, self.resources
         assert self.core.uuid is not None
         report = Report(
             uuid=self.core.uuid,
@@ -172,17 +167,17 @@ class Shell:
             engine_world_size=self.engine.world_size,
             held=self.core.held,
             digest=self.core.digest,
-            state=view.state,
-            in_hand=list(view.in_hand) if incarnation is not None else [],
+            state=snapshot.state,
+            in_hand=list(snapshot.in_hand) if incarnation is not None else [],
             capacity=self.core.capacity,
-            plan_digest=equipment.plan_digest,
+            plan_digest=resources.plan_digest,
             dataset=DatasetFacts(
-                rows=equipment.train.rows,
-                digest=equipment.dataset_digest,
-                validation_rows=equipment.validation.rows if equipment.validation else None,
+                rows=resources.train.rows,
+                digest=resources.dataset_digest,
+                validation_rows=resources.validation.rows if resources.validation else None,
             ),
             agreed=self.config.agreed,
-            digests=equipment.digests,
+            digests=resources.digests,
         )
         self.writer.post(self.topics.status, report.to_bytes(), key=self.name)
 
@@ -194,7 +189,7 @@ class Shell:
             self._carry_out(command)
 
     def _failed(self, error: BaseException) -> None:
-        """A thread cannot go on; from any thread."""
+        """A client has failed, or a task; called on any thread."""
 
         def note() -> None:
             if not self.failure.done():
@@ -240,8 +235,10 @@ class Shell:
                 key: Key = ("validation" if request.kind == "validation" else "rollout", request.key)
                 self.rollouts[key] = self._task(self._work(key, request))
             case ev.Abort(key):
-                # Not at once: a task that is cancelled before its first step would end without a word.
-                self.loop.call_soon(self.rollouts[key].cancel)
+                rollout = self.rollouts.get(key)
+                if rollout is not None:  # else a dead engine has ended it, which is why the core leaves
+                    # Not at once: a task that is cancelled before its first step would end without an event.
+                    self.loop.call_soon(rollout.cancel)
             case ev.Pause(number, drop_caches):
                 self._task(self._pause(number, drop_caches))
             case ev.Receive(number, offer):
@@ -328,11 +325,11 @@ class Shell:
         return ev.Published(key)
 
     async def _group(self, key: Key, request: Request, began: float) -> TrajectoryGroup:
-        equipment, config = self.equipment, self.config
-        dataset: Dataset | None = equipment.validation if request.kind == "validation" else equipment.train
+        resources, config = self.resources, self.config
+        dataset: Dataset | None = resources.validation if request.kind == "validation" else resources.train
         if dataset is None or request.sampling is None:
             raise PromptFailed(f"request {request.key} asks for {request.kind}, which this producer has no data for")
-        prompt = equipment.prompt(dataset, request.row)
+        prompt = resources.prompt(dataset, request.row)
         sampling = Sampling(
             max_new_tokens=request.sampling.max_new_tokens,
             temperature=request.sampling.temperature,
@@ -346,15 +343,15 @@ class Shell:
             kind=key[0],
             prompt=prompt,
             count=request.sampling.n,
-            environment=equipment.environment,
+            environment=resources.environment,
             engine=self.engine,
             sampling=sampling,
-            tokenizer=equipment.tokenizer,
+            tokenizer=resources.tokenizer,
             limits=Limits(
                 config.model.max_total_sequence_length, config.producer.max_trajectory_retries, config.producer.rollout_timeout_s
             ),
             priority=-1 if key[0] == "validation" else request.target,
-            frozen=lambda: self.core.freeze.value != "none",
+            frozen=lambda: self.core.freeze is not Freeze.NONE,
         )
         return TrajectoryGroup(
             run=request.uuid,

@@ -9,7 +9,9 @@ There are two of them: one for training, and one for checkpoints, whose question
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import socket
 import struct
 import threading
@@ -43,7 +45,7 @@ class Link:
         Owns `sock` from here on.
         """
         self._silence_s = silence_s
-        self._sending = threading.Lock()
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
         sock.setblocking(True)
         if silence_s is not None:
             # `Connection` reads and writes the bare descriptor, so the kernel keeps the deadline of each read and write.
@@ -51,7 +53,8 @@ class Link:
             limit = struct.pack("@ll", int(whole), int(fraction * 1e6))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        self._connection = Connection(sock.detach())
+        self._socket = sock
+        self._connection = Connection(os.dup(sock.fileno()))
 
     def send(self, message: Message) -> None:
         """
@@ -73,7 +76,8 @@ class Link:
             LinkClosed, LinkSilent
         """
         try:
-            message: Message = self._connection.recv()
+            with self._receiving:
+                message: Message = self._connection.recv()
         except BlockingIOError as error:
             raise self._silent() from error
         except EOFError as error:
@@ -107,7 +111,13 @@ class Link:
         return answer
 
     def close(self) -> None:
-        self._connection.close()
+        """Also while other threads send or receive: they are woken first, since a descriptor that is closed under them could be
+        another file's by the time that they use it."""
+        with contextlib.suppress(OSError):  # the other end has gone already, or this one was closed before
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._sending, self._receiving:
+            self._connection.close()
+        self._socket.close()
 
     def _silent(self) -> LinkSilent:
         return LinkSilent(f"the other process sent nothing for {self._silence_s:g} s; does it stand still?")

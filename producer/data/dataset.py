@@ -1,7 +1,7 @@
 """The producer's data set: from the row of a request to the tokens that the engine is given.
 
-Every row is read and checked when the data set is opened, so that a bad one is found before anything starts and not in the
-middle of a run. A row is turned into tokens when it is asked for.
+Every row is read and checked when the data set is opened, so that a bad one is found before anything starts, not in the middle of
+a run. A row is turned into tokens when it is asked for.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from schemas.digests import digest
 from schemas.errors import ConfigError, Problem
 
 _SHOWN = 10  # bad rows named in one error
-_TOKENISED_AT_START = 20_000  # rows; of a larger set, a prompt that is too long is found when its turn comes
-_GENERATED_AT_START = 8  # rows of a generator without end that are tried
-_CACHED = 256  # prompts; the attempts of a draw follow each other
+_TOKENISED_AT_START = 20_000  # rows; in a larger set, a prompt that is too long is found when its turn comes
+_GENERATED_AT_START = 8  # rows tried of a generator without end
+_CACHED = 256  # prompts; the attempts at one draw follow each other
 _SPECIAL_TOKENS = 16  # more than any tokenizer puts around a text
 
 _Check = Callable[[Fields], None]
@@ -99,7 +99,8 @@ class Dataset:
         BadRow: empty or longer than the model allows.
         """
         text, messages = self.text(fields)
-        # Tokens are at most as many as bytes, so short texts need no tokenizer. (Nearly: normalisation is found in the rollout.)
+        # A text has at most as many tokens as bytes, so a short one needs no tokenizer. (Normalisation may add some; the rollout
+        # finds those.)
         if len(text.encode()) + _SPECIAL_TOKENS <= max_prompt_tokens:
             return
         count = len(self.tokens(text, messages is not None))
@@ -129,11 +130,11 @@ def open_dataset(
 def check_data(
     data: DataConfig, environment: EnvironmentConfig, tokenizer_file: Path | None = None, max_prompt_tokens: int = 0
 ) -> list[Problem]:
-    """What is wrong with the data and the environment, as far as it shows without transformers and without the network.
+    """What is wrong with the data and the environment, as far as can be seen without transformers and without the network.
 
     Args:
-        tokenizer_file: a `tokenizer.json`; with it prompts that are too long are found (of chats the contents alone are counted,
-            so the opening of the data set may find one more).
+        tokenizer_file: a `tokenizer.json`, to find prompts that are too long. Of chats only the contents are counted, so opening
+            the data set may find more.
     """
     check = _length_check(tokenizer_file, max_prompt_tokens) if tokenizer_file is not None else None
     try:
@@ -202,13 +203,13 @@ def _open(data: DataConfig, environment: Environment, split: Split) -> tuple[Lay
     if split == "validation" and rows.count is None:
         raise ConfigError([Problem(key, source, f"{name} has no end of validation rows", "give a file, or write its rows()")])
     if rows.count == 0:
-        raise ConfigError([Problem(key, source, f"{name} has no {split} rows", "mend its rows()")])
+        raise ConfigError([Problem(key, source, f"{name} has no {split} rows", "fix its rows()")])
     # A generator's rows have the plain layout, whatever preset the other split's file needs.
     return layout_of(data.model_copy(update={"preset": None}), environment.needs_answer), rows
 
 
 def _row_problems(rows: Rows, layout: Layout, at_most: int | None = None, check: _Check | None = None) -> list[Problem]:
-    """Every row that cannot be used: the first ten by name. A key that many rows lack is one problem."""
+    """Every row that cannot be used, the first ten by name. A key that many rows lack is one problem."""
     problems: list[Problem] = []
     seen: dict[tuple[str, str], int] = {}
     total = 0

@@ -1,4 +1,4 @@
-"""From a row to its prompt, answer and metadata, by the keys of the config. A row that cannot be used raises `BadRow`."""
+"""From a row to its prompt, answer and metadata, by the config's keys. A row that cannot be used raises `BadRow`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ABSENT = object()
 
 
 class BadRow(Exception):
-    """A row that cannot be used. `key` is the config's key that a person may have to change, if that is the cause."""
+    """A row that cannot be used. `key`: the config's key that may have to change, if that is the cause."""
 
-    def __init__(self, why: str, fix: str = "mend or remove the row", key: str | None = None) -> None:
+    def __init__(self, why: str, fix: str = "fix or remove the row", key: str | None = None) -> None:
         self.why = why
         self.fix = fix
         self.key = key
@@ -35,12 +35,12 @@ class Fields:
 
 
 def layout_of(data: DataConfig, needs_answer: bool) -> Layout:
-    """The preset's layout, overruled by the keys that the config names itself."""
+    """The preset's layout, overridden by the keys that the config names itself."""
     layout = PRESETS[data.preset] if data.preset else PLAIN
     if data.prompt_key is not None:
         layout = dataclasses.replace(layout, prompt=(data.prompt_key,))
     if data.answer_key is not None:
-        # A key of one's own holds the answer as it is: the preset's way of finding it in a longer text goes with its key.
+        # An explicit key holds the answer itself: to find it in a longer text is the business of the preset's own keys.
         layout = dataclasses.replace(
             layout,
             extract=layout.extract if data.answer_key in layout.answer else None,

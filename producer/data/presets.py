@@ -1,4 +1,4 @@
-"""Layouts of rows that other tools write, so that such a file is used as it is."""
+"""Layouts of rows that other tools write, so that their files can be used as they are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Which dotted keys hold what. Of several, the first that a row has is taken.
+    """Which dotted keys hold what. Of several keys, the first that a row has counts.
 
     answer_needed: a row without any of the answer keys is an error; answer_from_chat: a last assistant message is the answer;
-    extract: makes the reference answer of what stands under the key, raising ValueError when it cannot.
+    extract: makes the reference answer from the value under the key, or raises ValueError.
     """
 
     prompt: tuple[str, ...]
@@ -38,4 +38,4 @@ PRESETS: Mapping[str, Layout] = {
     "nemo_rl": Layout(("problem", "input", "messages"), ("expected_answer", "output"), answer_needed=True, answer_from_chat=True),
 }
 PLAIN = Layout(("prompt",), ("answer",), answer_needed=False)
-"""What holds without a preset."""
+"""The layout without a preset."""

@@ -1,6 +1,6 @@
-"""Rows and where they stand: lines of a .jsonl file, rows of a .parquet file, of a Hugging Face data set, of a generator.
+"""Rows and their places: lines of a .jsonl file, rows of a .parquet file, of a Hugging Face data set, of a generator.
 
-Rows are read when asked for, so that a large file does not have to fit in memory as Python objects.
+Rows are read when they are asked for, so that a large file need not fit in memory as Python objects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from schemas.errors import ConfigError, Problem
 
 GENERATOR = "environment"
 """The source that means the environment's own generator."""
-_SAMPLED = 50_000  # rows that a digest reads at most, evenly spread, where no file can be read instead
+_SAMPLED = 50_000  # rows, evenly spread: the most that a digest reads where there is no file to read instead
 _HUB_NAME = re.compile(r"^[\w.-]+(/[\w.-]+)?$")
 
 
@@ -33,11 +33,11 @@ class Rows(Protocol):
     def count(self) -> int | None: ...
 
     def row(self, index: int) -> Mapping[str, Any]:
-        """Raises: BadRow: what stands there is no row."""
+        """Raises: BadRow: what is there is no row."""
         ...
 
     def where(self, index: int) -> str:
-        """File and line, or whatever names the row for a person."""
+        """File and line, or whatever names the row in a message."""
         ...
 
     def digest(self) -> str:
@@ -100,7 +100,7 @@ class ParquetRows:
         try:
             self._table = pyarrow.parquet.read_table(path)
         except (pyarrow.ArrowException, OSError) as error:
-            raise ConfigError([Problem(str(path), None, f"not readable as parquet ({error})", "mend the file")]) from None
+            raise ConfigError([Problem(str(path), None, f"not readable as parquet ({error})", "replace the file")]) from None
 
     @property
     def count(self) -> int:
@@ -152,10 +152,10 @@ class GeneratedRows:
         try:
             row = self._environment.generate(index, self._split)
         except Exception as error:
-            # Code of the environment's author: whatever it raises, this row cannot be had.
-            raise BadRow(f"{type(error).__name__}: {error}", "mend the environment's generate") from error
+            # Code of the environment's author: whatever it raises, there is no such row.
+            raise BadRow(f"{type(error).__name__}: {error}", "fix the environment's generate") from error
         if not isinstance(row, Mapping):
-            raise BadRow(f"a {type(row).__name__}, not a mapping", "mend the environment's generate")
+            raise BadRow(f"a {type(row).__name__}, not a mapping", "fix the environment's generate")
         return row
 
     def where(self, index: int) -> str:
@@ -166,7 +166,7 @@ class GeneratedRows:
 
 
 def sampled_digest(rows: Rows, at_most: int = _SAMPLED) -> str:
-    """sha256 over the count and the rows as JSON; of a larger set over `at_most` rows, evenly spread."""
+    """sha256 of the count and the rows as JSON; in a larger set of `at_most` rows, evenly spread."""
     count = rows.count
     digest = hashlib.sha256(f"{count}\n".encode())
     total = at_most if count is None else count
@@ -201,7 +201,7 @@ def open_rows(key: str, source: str, split: str, subset: str | None) -> Rows:
         elif path.suffix == ".parquet":
             rows = ParquetRows(path)
         else:
-            raise ConfigError([Problem(key, source, "neither .jsonl nor .parquet", "convert the file, or name it by its kind")])
+            raise ConfigError([Problem(key, source, "neither .jsonl nor .parquet", "convert the file, or rename it")])
     elif _file_like(source):
         raise ConfigError([Problem(key, source, "no such file", _near(path))])
     else:
@@ -233,7 +233,7 @@ def _open_hugging_face(key: str, source: str, split: str, subset: str | None) ->
         else:
             loaded = datasets.load_dataset(source, name=subset, split=split)
     except Exception as error:
-        # The library and the clients under it raise a dozen unrelated types; whichever it is, the data cannot be had.
+        # The library and the clients under it raise a dozen unrelated types; whichever it is, the data cannot be read.
         kind = "folder" if folder.is_dir() else "name on the hub"
         why = f"not readable as a Hugging Face data set, {kind} ({type(error).__name__}: {error})"
         fix = f"check the path, {'data.split' if key == 'data.train' else 'data.validation_split'} and data.subset"

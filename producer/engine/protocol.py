@@ -1,7 +1,7 @@
 """What the producer needs of an inference engine, and nothing else.
 
-Concurrency is the engine's: `generate` is called from one asyncio loop for many requests at once and never blocks it. The other
-methods are awaited one at a time, by the producer's state machine. `VllmEngine` is the real one, `ScriptedEngine` computes
+Concurrency is the engine's job: `generate` is called from one asyncio loop for many requests at once and never blocks it. The
+other methods are awaited one at a time, by the producer's state machine. `VllmEngine` is the real one, `ScriptedEngine` computes
 deterministic tokens for tests of scheduling and faults; one contract suite runs over both.
 """
 
@@ -36,7 +36,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What the engine sampled. One log-probability a token, of the distribution sampled from (after temperature, top-p, top-k).
+    """What the engine sampled. One log-probability per token, of the distribution sampled from (after temperature, top-p, top-k).
 
     `spans` cover [0, len(token_ids)), each with the version that sampled its tokens.
     """
@@ -66,8 +66,8 @@ class TransferOffer:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Whole new weights that the engine now serves. `digest` is of the received bytes, `probe_gap` the largest
-    |engine - learner| log-probability on the probe sequence."""
+    """New weights, complete and served from now on. `digest` is that of the received bytes, `probe_gap` the largest difference
+    between the engine's and the learner's log-probabilities on the probe sequence."""
 
     version: int
     digest: str
@@ -75,7 +75,7 @@ class Loaded:
 
 
 class EngineDead(Exception):
-    """The engine cannot go on; the producer must leave and start again."""
+    """The engine cannot continue; the producer must leave and start again."""
 
 
 class Engine(Protocol):
@@ -98,14 +98,14 @@ class Engine(Protocol):
         ...
 
     def progress(self) -> dict[str, int]:
-        """Tokens generated so far of every running request, by request id, and under "" the engine's total since start.
+        """Tokens generated so far for every running request, by request id, and under "" the engine's total since its start.
 
         Thread-safe and cheap: the heartbeat thread calls it.
         """
         ...
 
     async def pause(self, *, drop_caches: bool) -> None:
-        """Freeze all running requests where they are; new ones queue. `drop_caches`: recompute their context afterwards."""
+        """Freeze all running requests where they are; new ones queue. `drop_caches`: their context is computed again later."""
         ...
 
     async def resume(self) -> None: ...
@@ -116,8 +116,8 @@ class Engine(Protocol):
         Called while paused. The label changes to `offer.version` only when all of it succeeded.
 
         Raises:
-            schemas.errors.TransferError: nothing was loaded, the old weights are served on;
-            EngineDead: the weights are no longer whole.
+            schemas.errors.TransferError: nothing was loaded, the old weights stay in use;
+            EngineDead: the weights are no longer complete.
         """
         ...
 
@@ -128,7 +128,7 @@ Progress = Mapping[str, int]
 
 
 def tokens_by_key(progress: Progress) -> dict[str, int]:
-    """Tokens of running requests, summed over all requests of one group. Request ids are `<kind>/<record key>/t<n>/...`."""
+    """Tokens of running requests, summed over the requests of one group. Request ids are `<kind>/<record key>/t<n>/...`."""
     totals: dict[str, int] = {}
     for request_id, tokens in progress.items():
         key, found, _ = request_id.partition("/t")

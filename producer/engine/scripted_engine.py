@@ -1,8 +1,9 @@
 """An engine without a model: deterministic tokens, scripted delays and faults, real transfers.
 
-Tokens, log-probabilities and length are a pure function of the prompt and the request id (with `by_draw`: of what of the id stays
-when a draw is rolled out again). Weights are received over the same gloo transfers as the real engine's, checked, and kept;
-nothing is computed from them, so the probe gap is 0. It starts at once, and imports torch when a transfer comes.
+Tokens, log-probabilities and length are a pure function of the prompt and the request id (with `by_draw`: of the part of the id
+that stays the same when a draw is rolled out again). Weights are received over the same gloo transfers as the real engine's,
+checked, and kept; nothing is computed from them, so the probe gap is 0. It starts at once, and imports torch with the first
+transfer.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ _AGAIN = re.compile(r"/[ar]\d+(?=/)")
 
 
 class Script(Section):
-    """`producer.scripted`: what the engine does beside its work. A fault's list holds request numbers, counted from 0."""
+    """`producer.scripted`: how the engine misbehaves. The list of a fault holds request numbers, counted from 0."""
 
     seconds_per_token: float = Field(0.0, ge=0)
     """How long each token takes."""
     tokens: int | None = Field(None, ge=1)
     """Length of every completion (bounded by the request); null: between 1 and the bound, by hash."""
     fail_on: float | list[int] = 0.0
-    """Requests that raise RuntimeError after half their tokens: a share of them, by hash, or which."""
+    """Requests that raise RuntimeError after half their tokens: a share of all, chosen by hash, or a list."""
     hang_on: float | list[int] = 0.0
     """Requests that make no progress after half their tokens, until they are cancelled."""
     die_on: list[int] = Field(default_factory=list)
@@ -50,7 +51,7 @@ class Script(Section):
     load_s: float = Field(0.0, ge=0)
     """How long loading takes once everything was received."""
     by_draw: bool = False
-    """Every attempt and every try at a trajectory gives the same tokens: two runs on the same prompts train the same."""
+    """Every attempt and every try at a trajectory gives the same tokens: two runs on the same prompts train alike."""
 
 
 class ScriptedEngine:
@@ -183,7 +184,7 @@ class ScriptedEngine:
 
 
 def _completion(prompt_ids: Sequence[int], request_id: str, length: int, vocab_size: int) -> tuple[list[int], list[float]]:
-    """Tokens and log-probabilities (finite, below 0) of a request, as long as asked for."""
+    """`length` tokens and log-probabilities (finite, below 0) for a request."""
     seed = hashlib.shake_128(request_id.encode() + b"\0" + np.asarray(prompt_ids, dtype="<u4").tobytes())
     numbers = np.frombuffer(seed.digest(8 * length), dtype="<u4").reshape(2, length)
     logprobs = -(1 + numbers[1] % 4096).astype(np.float32) / np.float32(1024)

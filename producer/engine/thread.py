@@ -1,8 +1,8 @@
-"""One thread that owns an engine which must never be touched from two sides.
+"""The one thread that may touch an engine.
 
-Work comes as callables in a queue and is answered through futures; between them the thread steps the engine while there is
-something to step. Idle, it waits on the queue, without a deadline: `stop` and any work end that wait. A failure of the
-engine ends the thread, and with it every future, present and coming: `EngineDead` with the cause.
+Work arrives as callables in a queue and is answered through futures; in between, the thread steps the engine while there is
+something to step. Idle, it waits on the queue without a deadline: `stop` and any work end that wait. A failure of the engine ends
+the thread and fails every future, present and to come, with `EngineDead` and the cause.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Stepper(Protocol):
     def step(self) -> None: ...
 
     def dead(self, error: EngineDead) -> None:
-        """Fail whatever was promised. Called once, last but for `close`."""
+        """Fail whatever is still awaited. Called once; only `close` follows."""
         ...
 
     def close(self) -> None: ...
@@ -59,7 +59,7 @@ class EngineThread:
         self._started.result(timeout_s)
 
     def call(self, function: Callable[[], T]) -> Future[T]:
-        """Run `function` in the thread, between two steps. The future raises EngineDead if that can no longer be."""
+        """Run `function` in the thread, between two steps. The future raises EngineDead if that is no longer possible."""
         future: Future[T] = Future()
         with self._lock:
             if self._dead is None:
@@ -69,7 +69,7 @@ class EngineThread:
         return future
 
     def stop(self, timeout_s: float) -> bool:
-        """End the thread. False: it is still busy after `timeout_s` (a daemon: it does not keep the process)."""
+        """End the thread. False: it is still busy after `timeout_s` (a daemon: it does not keep the process alive)."""
         self._queue.put(None)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -94,11 +94,11 @@ class EngineThread:
                 work = self._queue.get()
                 if work is None:
                     return
-                self._obey(*work)
+                self._execute(*work)
                 stepping = self._stepper.has_steps()
             self._stepper.step()
 
-    def _obey(self, function: Callable[[], Any], future: Future[Any]) -> None:
+    def _execute(self, function: Callable[[], Any], future: Future[Any]) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:

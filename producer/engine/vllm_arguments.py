@@ -1,6 +1,6 @@
 """What a run's configuration means to vLLM: engine arguments and environment. vLLM is not imported here.
 
-Some arguments are not free: weights, log-probabilities and versions would no longer be what the log says they are.
+Some arguments are fixed: with other values, weights, log-probabilities and versions would not be what the records claim.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWNED = {
     "max_model_len": "set model.max_total_sequence_length",
     "tokenizer": "set model.tokenizer",
     "logprobs_mode": "log-probabilities are always those of the distribution sampled from",
-    "max_logprobs": "one log-probability a token is asked for",
+    "max_logprobs": "one log-probability per token is asked for",
     "weight_transfer_config": "set refit.backend",
     "worker_extension_cls": "the refit needs it",
     "async_scheduling": "a step must be over before weights change",
@@ -42,8 +42,8 @@ def cpu_threads(producer: ProducerConfig) -> int | None:
 
 
 def set_environment(environ: MutableMapping[str, str], producer: ProducerConfig) -> None:
-    """Variables that vLLM reads when it is imported. What is set already stays, but for the one process that we rely on."""
-    # The engine is stepped by a thread of this process: no second import of vLLM, no orphans, and pauses between two steps.
+    """Set variables that vLLM reads when it is imported. Those set already stay, except the one that the engine relies on."""
+    # A thread of this process steps the engine: no second import of vLLM, no orphans, and pauses fall between two steps.
     environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(producer.vllm.get("cpu_kvcache_space_gib", 1)))
     environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -56,19 +56,19 @@ def set_environment(environ: MutableMapping[str, str], producer: ProducerConfig)
 def engine_arguments(
     model: ModelConfig, generation: GenerationConfig, producer: ProducerConfig, *, on_gpu: bool
 ) -> dict[str, Any]:
-    """Keyword arguments of vLLM's EngineArgs, but for the weight-transfer object; `producer.vllm` adds to them.
+    """Keyword arguments of vLLM's EngineArgs, except for the weight-transfer object; `producer.vllm` adds to them.
 
     Raises:
-        ConfigError: `producer.vllm` sets what is not free.
+        ConfigError: `producer.vllm` sets a fixed argument.
     """
     given = {key: value for key, value in producer.vllm.items() if key != "cpu_kvcache_space_gib"}
     problems = [
-        Problem(f"producer.vllm.{key}", given[key], "not free in a run", f"leave it out: {fix}")
+        Problem(f"producer.vllm.{key}", given[key], "fixed in a run", f"leave it out: {fix}")
         for key, fix in _OWNED.items()
         if key in given
     ]
     problems += [
-        Problem(f"producer.vllm.{key}", given[key], "an engine is one replica of one stage", "start more producers instead")
+        Problem(f"producer.vllm.{key}", given[key], "an engine is one replica in one stage", "start more producers instead")
         for key in _SINGLE
         if given.get(key, 1) != 1
     ]
@@ -84,7 +84,7 @@ def engine_arguments(
         "async_scheduling": False,
         # vLLM's default is 0 in every process: all producers would sample the same sequences.
         "seed": secrets.randbits(31),
-        # The first refit brings the weights; reading them from disk as well would only take time.
+        # The first refit brings the weights; to read them from disk as well would only take time.
         "load_format": "dummy",
         "enforce_eager": not on_gpu,
         "disable_log_stats": True,

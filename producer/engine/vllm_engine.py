@@ -1,10 +1,10 @@
 """The real engine: vLLM in this process, stepped by one thread.
 
-One thread owns vLLM's `LLMEngine` (`EngineThread`); `VllmEngine` is its asyncio side. Between two steps nothing runs on the
-device, so pausing is not stepping, and a refit sees a model at rest. The version label that vLLM writes into every
-completion's spans changes after a successful load and before the next step, so each token carries the weights it was sampled
-with. Every request is salted with the load that it is first computed under: no prefix cache outlives a load, be it of the same
-version again.
+One thread owns vLLM's `LLMEngine` (`EngineThread`, `_VllmStepper`); `VllmEngine` is its asyncio side. Between two steps nothing
+runs on the device: to pause is not to step, and a refit sees a model at rest. The version label that vLLM writes into every
+completion's spans changes after a successful load and before the next step, so each token carries the version of the weights that
+sampled it. Every request is salted with the load under which it is first computed: no prefix cache outlives a load, not even one
+of the same version.
 """
 
 from __future__ import annotations
@@ -43,66 +43,66 @@ class VllmEngine:
     """`Engine` over vLLM. The constructor blocks until the engine is ready (seconds: vLLM is imported)."""
 
     def __init__(self, model: ModelConfig, generation: GenerationConfig, producer: ProducerConfig, refit: RefitConfig) -> None:
-        """Raises: ConfigError: not a usable checkpoint folder, or arguments that are not free; what vLLM raises at start."""
-        self._core = _Core(model, generation, producer, refit)
-        self._thread = EngineThread(self._core)
+        """Raises: ConfigError: no usable checkpoint folder, or a fixed argument in `producer.vllm`; what vLLM raises at start."""
+        self._stepper = _VllmStepper(model, generation, producer, refit)
+        self._thread = EngineThread(self._stepper)
         self._thread.start(START_TIMEOUT_S)
 
     @property
     def world_size(self) -> int:
-        return self._core.world_size
+        return self._stepper.world_size
 
     @property
     def version(self) -> int:
-        return self._core.version
+        return self._stepper.version
 
     @property
     def plan(self) -> WeightPlan:
         """The bucket plan of the weights to receive; its digest goes into reports."""
-        return self._core.plan
+        return self._stepper.plan
 
     @property
     def vocab_size(self) -> int:
-        return self._core.vocab_size
+        return self._stepper.vocab_size
 
     @property
     def max_model_len(self) -> int:
         """Longest prompt plus completion, in tokens."""
-        return self._core.max_model_len
+        return self._stepper.max_model_len
 
     async def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling, priority: int = 0) -> Completion:
-        """priority: as vLLM means it, lower goes first."""
+        """priority: as in vLLM, the lowest goes first."""
         done: Future[Completion] = Future()
         prompt = list(prompt_ids)
-        accepted = self._thread.call(lambda: self._core.add(request_id, prompt, sampling, priority, done))
+        accepted = self._thread.call(lambda: self._stepper.add(request_id, prompt, sampling, priority, done))
         try:
             await asyncio.wrap_future(accepted)
             return await asyncio.wrap_future(done)
         except asyncio.CancelledError:
-            self._thread.call(lambda: self._core.abort(request_id, done))
+            self._thread.call(lambda: self._stepper.abort(request_id, done))
             raise
 
     def progress(self) -> dict[str, int]:
-        return self._core.progress()
+        return self._stepper.progress()
 
     async def pause(self, *, drop_caches: bool) -> None:
-        await asyncio.wrap_future(self._thread.call(lambda: self._core.pause(drop_caches)))
+        await asyncio.wrap_future(self._thread.call(lambda: self._stepper.pause(drop_caches)))
 
     async def resume(self) -> None:
-        await asyncio.wrap_future(self._thread.call(self._core.resume))
+        await asyncio.wrap_future(self._thread.call(self._stepper.resume))
 
     async def receive(self, offer: TransferOffer) -> Loaded:
         """Blocks the engine's thread (not the loop) for at most the offer's timeout and the load, also when cancelled."""
-        return await asyncio.wrap_future(self._thread.call(lambda: self._core.receive(offer)))
+        return await asyncio.wrap_future(self._thread.call(lambda: self._stepper.receive(offer)))
 
     async def close(self) -> None:
-        """Ends within `CLOSE_TIMEOUT_S`; running requests fail with EngineDead."""
+        """Takes at most `CLOSE_TIMEOUT_S`; running requests fail with EngineDead."""
         if not await asyncio.to_thread(self._thread.stop, CLOSE_TIMEOUT_S):
             logger.warning("the engine did not stop within %s s; it ends with this process", CLOSE_TIMEOUT_S)
 
 
 def _prepare_cpu(threads: int | None) -> None:
-    """Without GPUs all that would be compiled is a helper of log-probabilities: many seconds of C++ for nothing."""
+    """Turn torch.compile off: without a GPU it compiles one helper of the log-probabilities, many seconds of C++ for nothing."""
     import torch
 
     os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
@@ -116,7 +116,7 @@ def _prepare_cpu(threads: int | None) -> None:
 
 
 class _Running:
-    """A request in the engine: vLLM's own id for it, and who waits."""
+    """A request in the engine: vLLM's own id for it, and the future that its caller awaits."""
 
     __slots__ = ("done", "internal_id")
 
@@ -125,8 +125,8 @@ class _Running:
         self.done = done
 
 
-class _Core:
-    """All that happens in the engine's thread. `progress`, `version` and the sizes may be read from others."""
+class _VllmStepper:
+    """`Stepper` over vLLM's `LLMEngine`: all that happens in the engine's thread. Others may read `progress`, version, sizes."""
 
     def __init__(self, model: ModelConfig, generation: GenerationConfig, producer: ProducerConfig, refit: RefitConfig) -> None:
         self._model = model
@@ -169,8 +169,8 @@ class _Core:
         register()
         transfer = WeightTransferConfig(backend="weir_nccl" if backend == "nccl" else "gloo")
         self._llm = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=transfer))
-        # At each load vLLM warns of layers that have no weights of their own (rotary embedding, tied head): nothing is wrong.
-        # Set only now: vLLM configures its loggers anew for every engine.
+        # At each load vLLM warns of layers without weights of their own (rotary embedding, tied head), which is as it should be.
+        # Set only here: vLLM configures its loggers anew for every engine.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self.world_size = self._llm.vllm_config.parallel_config.world_size
         self._llm.set_weight_version(str(self.version))
@@ -231,11 +231,11 @@ class _Core:
 
     @property
     def _salt(self) -> str:
-        """Not the version: it may be loaded again with other weights, when a resumed learner has trained it anew."""
+        """Not the version: it may be loaded again with other weights, after a resumed learner has trained it anew."""
         return f"load-{self._loads}"
 
     def _salt_again(self) -> None:
-        """Requests that hold no cache, because none of them was computed yet or they gave it back, start under this load."""
+        """Move requests without a cache, never computed or made to give it back, to this load."""
         for request in self._scheduler.waiting:
             request.cache_salt = self._salt
             request.block_hashes.clear()
@@ -270,7 +270,7 @@ class _Core:
             self._drop_caches()
 
     def _drop_caches(self) -> None:
-        """Running requests give their cache back and recompute it, prompt and completion so far, when they go on."""
+        """Running requests give their cache back; when they continue they recompute it, prompt and completion so far."""
         if not self._llm.reset_prefix_cache(reset_running_requests=True, reset_connector=True):
             raise EngineDead("vLLM could not reset its caches: they may hold context of older weights")
 
@@ -286,7 +286,7 @@ class _Core:
         try:
             self._rpc("finish_weight_update")
         except Exception as error:
-            raise EngineDead(f"loading version {offer.version} failed half way: {error}") from error
+            raise EngineDead(f"loading version {offer.version} failed halfway: {error}") from error
         gap = self._probe_gap(receipt["probe"], offer.version)
         if not gap <= self._probe_limit:
             raise EngineDead(
@@ -333,14 +333,14 @@ class _Core:
         return answers
 
     def _probe_gap(self, expected: Sequence[float], version: int) -> float:
-        """Largest difference of log-probabilities on the probe; 0 where the learner scored none."""
+        """Largest difference of log-probabilities on the probe; 0 if the learner scored none."""
         if not expected:
             return 0.0
         scored = self._score(self._probe, f"probe-{version}")
         return max(abs(ours - theirs) for ours, theirs in zip(scored, expected, strict=True))
 
     def _score(self, token_ids: list[int], salt: str) -> list[float]:
-        """Log-probabilities [len - 1] of given tokens, while all other requests stand still."""
+        """Log-probabilities [len - 1] of these tokens, while all other requests stand still."""
         from vllm.inputs.engine import tokens_input
         from vllm.sampling_params import SamplingParams
 
@@ -356,10 +356,10 @@ class _Core:
 
     @contextmanager
     def _others_held(self) -> Iterator[None]:
-        """Take all requests out of the scheduler's sight, so that stepping moves the probe alone.
+        """Hide all requests from the scheduler, so that a step moves the probe alone.
 
-        vLLM's own pause stops the probe as well. Held requests keep their cache; when hardly a block is free for the probe,
-        they give it back first.
+        vLLM's own pause would stop the probe as well. Hidden requests keep their cache, unless hardly a block is free for the
+        probe: then they give it back first.
         """
         from vllm.v1.core.sched.request_queue import create_request_queue
 

@@ -1,4 +1,4 @@
-"""Adding two small numbers, asked in plain language: a task at which a small chat model is right now and then.
+"""Adding two small numbers, asked in plain language: a task that a small chat model gets right now and then.
 
 One pair in five, by hash, is held out; validation uses 48 of those.
 """
@@ -23,7 +23,7 @@ def _hash(text: str) -> int:
 
 
 class Addition(SingleTurn):
-    """Reward: 1 if the last integer of the completion is the sum, else 0. No partial credit: a policy settles on it.
+    """Reward: 1 if the last integer of the completion is the sum, else 0. Partial credit would make a policy settle for it.
 
     largest: both numbers are drawn from 1 to this.
     """

@@ -1,8 +1,8 @@
 """The environment interface: a prompt and a way to sample in, one finished and scored trajectory out.
 
-`rollout` is called once a trajectory and may call `generate` as often as it likes: several turns, tools, another try. Tokens
-that it puts between the engine's carry mask 0. What it raises is a failed trajectory, never a reward of zero; `PromptRefused`
-says that no trajectory of this prompt can succeed, so that the slot gets another prompt instead of another try.
+`rollout` is called once per trajectory and may call `generate` as often as it likes: several turns, tools, another try. Tokens
+that it inserts between the engine's carry mask 0. An exception is a failed trajectory, never a reward of zero; `PromptRefused`
+means that no trajectory of this prompt can succeed, so that the slot gets another prompt instead of another try.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Score = float | Mapping[str, float]
 
 
 class PromptRefused(Exception):
-    """This prompt cannot be used, however often it is tried: the slot gets another one."""
+    """This prompt cannot be used, however often it is tried; the slot gets another one."""
 
 
 class ContextFull(ValueError):
-    """No token can be added or sampled any more: the trajectory is at its bound."""
+    """No further token can be added or sampled: the trajectory has reached its bound."""
 
 
 class Tokenizer(Protocol):
@@ -62,7 +62,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RolloutRequest:
-    """One trajectory that is asked for.
+    """A request for one trajectory.
 
     index: its place in the group, 0 to G-1; max_new_tokens: generated tokens of the whole trajectory, at most;
     max_total_length: prompt and everything after it, in tokens, at most.
@@ -92,23 +92,23 @@ class Environment(ABC):
     needs_answer: bool = False
     """Whether a row without an answer is an error."""
     libraries: tuple[str, ...] = ()
-    """Distributions whose versions are part of the digest, since the scores depend on them."""
+    """Distributions whose versions are part of the digest, because scores depend on them."""
 
     @abstractmethod
     async def rollout(self, request: RolloutRequest, generate: Generate) -> Trajectory:
         """Run one episode to its end.
 
         Raises:
-            PromptRefused: the prompt is at fault; anything else: this trajectory failed.
+            PromptRefused: the prompt is at fault; anything else: this trajectory has failed.
         """
 
     def generate(self, row: int, split: Split) -> dict[str, Any]:
-        """Row `row` of the environment's own data: `prompt`, `answer` and whatever else scoring wants. A pure function of
-        its arguments and the environment's, so that every producer makes the same row."""
+        """Row `row` of the environment's own data: `prompt`, `answer` and whatever else scoring needs. A pure function of
+        its arguments and the constructor's, so that every producer makes the same row."""
         raise NotImplementedError(f"{type(self).__name__} generates no rows")
 
     def rows(self, split: Split) -> int | None:
-        """How many rows `generate` has; None: without end. Validation needs an end."""
+        """How many rows `generate` has; None: no end. Validation needs an end."""
         return None
 
     @property
@@ -116,7 +116,7 @@ class Environment(ABC):
         return type(self).generate is not Environment.generate
 
     async def close(self) -> None:
-        """Give back what the environment holds. Called once, after the last rollout."""
+        """Release what the environment holds. Called once, after the last rollout."""
         return None
 
 
@@ -140,7 +140,7 @@ def named_rewards(score: Score) -> dict[str, float]:
 
 
 class TrajectoryBuilder:
-    """Puts a response together from the engine's completions and the environment's tokens, spans in the response's offsets."""
+    """Builds a response from the engine's completions and the environment's tokens; spans are offsets in the response."""
 
     def __init__(self, request: RolloutRequest) -> None:
         self._request = request
@@ -152,7 +152,7 @@ class TrajectoryBuilder:
 
     @property
     def context(self) -> list[int]:
-        """Prompt and response so far: what the next `generate` goes on from."""
+        """Prompt and response so far: what the next `generate` continues."""
         return [*map(int, self._request.prompt.ids), *self._tokens]
 
     @property
@@ -181,7 +181,7 @@ class TrajectoryBuilder:
         self._ending = completion.ending
 
     def add_environment(self, token_ids: Sequence[int]) -> None:
-        """Append tokens that the environment wrote: no loss is taken on them.
+        """Append tokens that the environment wrote; the loss leaves them out.
 
         Raises:
             ContextFull: they do not fit; nothing was appended.
@@ -193,7 +193,7 @@ class TrajectoryBuilder:
         self._mask += [0] * len(token_ids)
 
     def finish(self, score: Score, finish: FinishReason | None = None) -> Trajectory:
-        """The trajectory. `finish` when null: how the last completion ended."""
+        """The trajectory. `finish` None: as the last completion ended."""
         if self._ending is None or not any(self._mask):
             raise ValueError("no token was generated")
         if finish is None:

@@ -10,7 +10,7 @@ from producer.environments.single_turn import SingleTurn
 
 
 class ExactMatch(SingleTurn):
-    """strip: ignore white space around both; case: letter case matters. An answer that is a list: any of its items."""
+    """strip: ignore white space around both; case: letter case matters. If the answer is a list, any of its items counts."""
 
     needs_answer = True
     in_thread = False

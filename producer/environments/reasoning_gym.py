@@ -14,12 +14,12 @@ from producer.environments.single_turn import SingleTurn
 
 _SEEDS = 1 << 30  # training uses seeds below 2^30, validation those above: they never meet
 _MOST = _SEEDS // 2 - 1000  # rows of a split, and the largest seed
-_CHUNK = 1000  # rows of one data set of the library; some tasks prepare all of theirs when made, so endless is many small ones
+_CHUNK = 1000  # rows of one data set of the library: some tasks prepare all of their rows at once, so no end means many sets
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class ReasoningGym(SingleTurn):
-    """Reward: the task's own score, 0 to 1, of what stands between the last `<answer>` tags, or of the whole completion.
+    """Reward: the task's own score, 0 to 1, of the text between the last `<answer>` tags, or of the whole completion.
 
     task: a name of the library (`chain_sum`, `basic_arithmetic`, ...); size: rows of the training set, null for no end;
     validation_size: rows of the validation set; seed: of both; the other arguments go to the task.
@@ -31,14 +31,14 @@ class ReasoningGym(SingleTurn):
     def __init__(self, task: str, size: int | None = None, validation_size: int = 100, seed: int = 0, **options: Any) -> None:
         super().__init__()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of a library that it imports
+            warnings.simplefilter("ignore", SyntaxWarning)  # from a library that it imports
             import reasoning_gym
             from reasoning_gym.factory import DATASETS
 
         if task not in DATASETS:
             near = difflib.get_close_matches(task, DATASETS, n=3)
             hint = f"did you mean {', '.join(near)}?" if near else "reasoning_gym.factory.DATASETS lists the tasks"
-            raise ValueError(f"task={task!r} is not one of reasoning-gym; {hint}")
+            raise ValueError(f"task={task!r} is not one of reasoning-gym's; {hint}")
         sizes = [validation_size] if size is None else [size, validation_size]
         if not 0 <= seed < _MOST or not all(1 <= n <= _MOST for n in sizes):
             raise ValueError(

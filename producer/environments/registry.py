@@ -51,7 +51,7 @@ def check(config: EnvironmentConfig) -> list[Problem]:
 
 
 def digest(config: EnvironmentConfig) -> str:
-    """What two producers must have alike: the name, the arguments, a user's source file, versions of the scoring libraries.
+    """What two producers must have in common: name, arguments, a user's source file, versions of the scoring libraries.
 
     Raises:
         ConfigError: the name does not resolve.
@@ -78,16 +78,16 @@ def _target(name: str) -> Any:
     if not colon or not module_name or not attribute:
         near = difflib.get_close_matches(name, BUILT_IN, n=1)
         hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(BUILT_IN)
-        raise _error(name, "unknown environment", f"{hint} Your own: module:Class or module:function")
+        raise _error(name, "unknown environment", f"{hint} (your own: module:Class or module:function)")
     return import_named(path, "environment.name")
 
 
 def _construct(config: EnvironmentConfig, cls: type) -> Environment:
     if not issubclass(cls, Environment):
-        raise _error(config.name, "is a class that is no environment", "derive it from producer.environments.base.Environment")
+        raise _error(config.name, "is a class, but no environment", "derive it from producer.environments.base.Environment")
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
-        raise _error(config.name, f"has no {', '.join(missing)}", "write it, as producer/environments/base.py describes it")
+        raise _error(config.name, f"has no {', '.join(missing)}", "write it, as producer/environments/base.py describes")
     if not inspect.iscoroutinefunction(cls.rollout):
         raise _error(config.name, "its rollout is no coroutine", "write it as `async def rollout(self, request, generate)`")
     _bind(config.name, "rollout", cls.rollout, (None, None, None), {}, "rollout(self, request, generate)")
@@ -96,7 +96,7 @@ def _construct(config: EnvironmentConfig, cls: type) -> Environment:
         return cls(**config.args)
     except Exception as error:
         shown = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
-        raise _error(config.name, shown, "mend environment.args", "environment.args") from error
+        raise _error(config.name, shown, "fix environment.args", "environment.args") from error
 
 
 def _check_function(config: EnvironmentConfig, function: Callable[..., Any]) -> None:

@@ -1,32 +1,36 @@
 """Environments of one turn: sample once, score the text.
 
 The shortest form is a function `score(prompt, completion, answer, metadata) -> float | dict[str, float]`, named in the config as
-`module:function`. A plain function runs in a thread, an async one on the producer's loop.
+`module:function`. A plain function runs in a thread, an async one on the producer's loop. At most `THREADS` plain calls run at a
+time. One that never returns takes its thread with it; scoring that may hang belongs into a `worker_pool`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from producer.engine.protocol import Completion
 from producer.environments.base import Environment, Generate, RolloutRequest, Score, TrajectoryBuilder
-from producer.environments.threads import Threads
 from schemas.records.group import Trajectory
 
 ScoreFunction = Callable[..., Score | Awaitable[Score]]
+THREADS = 16
 
 
 class SingleTurn(Environment):
     """Base of environments that sample once. `score` is a method, plain or async."""
 
     in_thread: bool = True
-    """Whether a plain `score` runs in a thread. Off only for scoring that takes microseconds."""
+    """Whether a plain `score` runs in a thread. False only for scoring that takes microseconds."""
 
     def __init__(self) -> None:
-        self._threads = Threads()
+        # The interpreter would join these threads at its exit, a hung one for ever: `producer.__main__` does not exit that way.
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="score")
 
     @abstractmethod
     def score(self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]) -> Score | Awaitable[Score]:
@@ -39,11 +43,11 @@ class SingleTurn(Environment):
     def score_validation(
         self, prompt: str, completion: str, answer: Any, metadata: Mapping[str, Any]
     ) -> Score | Awaitable[Score]:
-        """The score that validation reports: that of training, unless a class says otherwise."""
+        """The score in validation: the same as in training, unless a class overrides it."""
         return self.score(prompt, completion, answer, metadata)
 
     def text(self, request: RolloutRequest, completion: Completion) -> str:
-        """The text that is scored."""
+        """The text to score."""
         return str(request.tokenizer.decode(list(completion.token_ids), skip_special_tokens=True))
 
     async def rollout(self, request: RolloutRequest, generate: Generate) -> Trajectory:
@@ -61,14 +65,24 @@ class SingleTurn(Environment):
         if is_async or not self.in_thread:
             result = function(*args)
         else:
-            result = await self._threads.call(function, *args)
+            result = await asyncio.get_running_loop().run_in_executor(self._threads, _returned, function, args)
         if inspect.isawaitable(result):
             result = await result
         return result
 
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _returned(function: ScoreFunction, args: tuple[Any, ...]) -> Score | Awaitable[Score]:
+    try:
+        return function(*args)
+    except StopIteration as stop:  # a future cannot carry it
+        raise RuntimeError(f"StopIteration from {function!r}") from stop
+
 
 class FunctionEnvironment(SingleTurn):
-    """A user's score function as an environment. `args` are passed to it by name, after the four positions."""
+    """A user's score function as an environment. `args` are passed by name, after the four positional arguments."""
 
     def __init__(self, function: ScoreFunction, args: Mapping[str, Any]) -> None:
         super().__init__()

@@ -25,7 +25,7 @@ def _hash(text: str) -> int:
 
 
 def held_out(digits: str) -> bool:
-    """Whether this string of digits is kept from training."""
+    """Whether this string of digits is kept out of training."""
     return _hash(digits) % _HELD_OUT_ONE_IN == 0
 
 
@@ -76,7 +76,7 @@ class TinyInc(SingleTurn):
         raise AssertionError("unreachable: count() has no end")
 
     def text(self, request: RolloutRequest, completion: Completion) -> str:
-        """One character a token before the end token: a token that is no character counts as a wrong one."""
+        """One character for each token before the end token; a token that is no character counts as a wrong one."""
         stopped = completion.ending is Ending.STOP
         ids = list(completion.token_ids)
         pieces = [str(request.tokenizer.decode([i], skip_special_tokens=False)) for i in (ids[:-1] if stopped else ids)]

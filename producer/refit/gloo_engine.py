@@ -1,9 +1,9 @@
 """vLLM's weight-transfer engine over gloo, and the worker's side of a refit.
 
-vLLM's lifecycle gets a meaning that keeps old weights whole: `init` joins the group, `start` does nothing, `update` receives
-everything into staging and checks the digest, `finish` loads. A worker never raises while it receives: it answers with a
-receipt, and the engine calls `finish` with staged weights only when the receipts of all workers agree. That matters with
-several workers, where an error raised by one leaves the other workers' answers unread.
+vLLM's lifecycle is used so that the old weights stay complete until the new ones are: `init` joins the group, `start` does
+nothing, `update` receives everything into staging and checks the digest, `finish` loads. A worker never raises while it receives:
+it answers with a receipt, and the engine calls `finish` with staged weights only when the receipts of all workers agree. With
+several workers, an error raised by one would leave the other workers' answers unread.
 
 The layers are loaded through vLLM's layer-wise reload: on CPUs the weights in use are packed and cannot be written directly.
 """
@@ -48,7 +48,7 @@ class JoinInfo(WeightTransferInitInfo):
 
 @dataclass
 class PlanInfo(WeightTransferUpdateInfo):
-    """What makes the bucket plan. tensors: [name, shape] in the plan's order."""
+    """What the bucket plan is made of. tensors: [name, shape] in the plan's order."""
 
     tensors: list[Any] = field(default_factory=list)
     dtype: str = "float32"
@@ -66,7 +66,7 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
         super().__init__(*args, **kwargs)
         self._group: Group | None = None
         self._staged: Staged | None = None
-        self._failure: str | None = "no transfer was begun"
+        self._failure: str | None = "no transfer was started"
 
     def join(self, info: JoinInfo, rank: int) -> Group:
         """Raises: TransferError: the group did not form."""
@@ -105,7 +105,7 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
             self._leave()
 
     def finish_weight_update(self) -> None:
-        """Load what is staged, layer by layer; without anything staged the update just ends. An error leaves half a model."""
+        """Load what is staged, layer by layer; with nothing staged the update just ends. An error leaves half a model."""
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
         staged, self._staged = self._staged, None
@@ -142,7 +142,7 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
 def _repack_tied_layers(model: torch.nn.Module) -> None:
     """Renew the packed copy of layers that only share a parameter which another layer loaded, as a tied output matrix does.
 
-    On CPUs a layer computes from a packed copy of its weight, and the reload packs those alone that were loaded by name.
+    On CPUs a layer computes from a packed copy of its weight, and the reload packs only those that were loaded by name.
     """
     sharing: dict[int, list[torch.nn.Module]] = {}
     for layer in model.modules():
@@ -156,7 +156,7 @@ def _repack_tied_layers(model: torch.nn.Module) -> None:
 
 
 class WorkerExtension:
-    """Methods that vLLM mixes into its workers. Importing this module, as every worker then does, registers the engines."""
+    """Methods that vLLM mixes into its workers. Every worker therefore imports this module, which registers the engines."""
 
     weight_transfer_engine: Any
 

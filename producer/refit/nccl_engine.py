@@ -1,8 +1,8 @@
 """The same transfer over NCCL, through vLLM's own communicator. Not run on a GPU yet.
 
 The learner mints NCCL's unique id and sends it with the offer, so there is no store and no port. A broadcast cannot be
-interrupted and has no timeout of its own: a watchdog aborts the communicator when the transfer's time is over. An offer
-without an id is one over gloo.
+interrupted and has no timeout of its own: a watchdog aborts the communicator when the transfer's time is up. An offer without an
+id means gloo.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from schemas.errors import TransferError
 
 
 class NcclGroup:
-    """A communicator under a watchdog. Every method raises TransferError once it was aborted."""
+    """A communicator under a watchdog. Once aborted, making the group and `broadcast` raise TransferError."""
 
     def __init__(self, communicator: Any, watchdog: Watchdog) -> None:
         self._communicator = communicator

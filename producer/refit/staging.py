@@ -1,7 +1,7 @@
-"""Receiving one version's weights whole, before anything is loaded.
+"""Receiving all weights of one version before any of them is loaded.
 
-The invariant: a `Staged` is complete and its digest was compared with the sender's; whatever else happened is a TransferError
-and leaves the weights in use alone. The engine's workers and the scripted engine receive through the same function.
+Invariant: a `Staged` is complete and its digest equals the sender's; anything else is a TransferError and leaves the weights in
+use alone. The engine's workers and the scripted engine receive through the same function.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """Weights received and checked. buckets: one flat buffer [items] a bucket; probe: the learner's log-probabilities."""
+    """Weights received and checked. buckets: a flat buffer [items] for each; probe: the learner's log-probabilities."""
 
     plan: WeightPlan
     buckets: tuple[torch.Tensor, ...]

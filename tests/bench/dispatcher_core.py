@@ -26,11 +26,12 @@ from learner.dispatcher.deciding.dispatcher import Dispatcher
 from learner.link import messages
 from schemas.records import status
 from schemas.records.control import State
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup, encode
+from schemas.records.group import encode
 from schemas.records.headers import of_group
 from schemas.records.requests import Request
 from schemas.records.status import InHand
 from schemas.records.validity import Rules, accept
+from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.plans import make_plan
 from tests.fakes.records import UUID, make_ack, make_dataset, make_heartbeat, make_report
 
@@ -184,27 +185,17 @@ class Fleet:
 
     def group(self, request: Request) -> tuple[bytes, dict[str, bytes]]:
         held = self.core.state.roster.producers[request.producer].held
-        trajectory = Trajectory(
-            tokens=np.arange(TOKENS, dtype="<u4"),
-            mask=np.ones(TOKENS, dtype="|u1"),
-            logprobs=np.full(TOKENS, -1.0, dtype="<f4"),
-            spans=(Span(held, 0, TOKENS),),
-            finish=FinishReason.STOP,
-            rewards={"score": 1.0},
-        )
+        trajectory = make_trajectory(held, tokens=np.arange(TOKENS, dtype="<u4"))
         assert request.sampling is not None
-        group = TrajectoryGroup(
-            run=UUID,
-            kind="rollout",
+        group = make_group(
             request=request.key,
             row=request.row,
             incarnation=request.incarnation,
             min_version=request.min_version,
             producer=request.producer,
-            prompt=np.arange(7, dtype="<u4"),
+            prompt=range(7),
             sampling=request.sampling.model_dump(exclude_none=True),
             trajectories=(trajectory,) * TRAJECTORIES,
-            seconds=0.1,
         )
         value = encode(group)
         return value, dict(of_group(group, value))

@@ -70,7 +70,7 @@ from schemas.records.json_record import JsonRecord
 from schemas.records.requests import Request
 from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
 from tests.bench.figures import tell
-from tests.fakes.runs import make_group, make_trajectory
+from tests.fakes.groups import make_group, make_trajectory
 from tests.pipeline import SCRIPTED
 
 A = TypeVar("A", bound=Answer)
@@ -208,7 +208,7 @@ class Stand:
         )
 
     def publish(self, request: Request) -> None:
-        trajectory = make_trajectory(tokens=(3, 4, 5), version=self.held)
+        trajectory = make_trajectory(self.held, tokens=(3, 4, 5))
         assert request.sampling is not None
         group = make_group(
             run=request.uuid,

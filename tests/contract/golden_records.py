@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from schemas.identity import Attempt
 from schemas.records import control, group, seal, status
 from schemas.records.control import Claim, DatasetFacts, Member, Round, State, Stop, TransferGroup
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.group import FinishReason, Span, TrajectoryGroup
 from schemas.records.json_record import JsonRecord
 from schemas.records.metrics import StepMetrics
 from schemas.records.quarantine import Quarantined
 from schemas.records.requests import Request, SamplingParameters
 from schemas.records.seal import Seal, SealedSlot
 from schemas.records.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
+from tests.fakes.groups import make_group, make_trajectory
 
 FOLDER = Path(__file__).parent / "golden" / "records"
 UUID = "c23d3ade542340d6b123dc873cf5537a"
@@ -49,34 +49,33 @@ def path_of(name: str) -> Path:
     return FOLDER / f"{name}.{GOLDEN[name].suffix}"
 
 
-def make_group() -> TrajectoryGroup:
+def _make_group() -> TrajectoryGroup:
     """Two trajectories: one that a refit interrupted and an environment spoke in, one truncated, with an extra array."""
-    first = Trajectory(
-        tokens=np.array([7, 8, 50, 2], dtype="<u4"),
-        mask=np.array([1, 1, 0, 1], dtype="|u1"),
-        logprobs=np.array([-0.5, -0.25, 0.0, -1.5], dtype="<f4"),
+    first = make_trajectory(
+        tokens=[7, 8, 50, 2],
+        mask=[1, 1, 0, 1],
+        logprobs=[-0.5, -0.25, 0.0, -1.5],
         spans=(Span(11, 0, 1), Span(12, 1, 2), Span(12, 3, 4)),
-        finish=FinishReason.STOP,
         rewards={"correct": 1.0, "format": -0.1},
     )
-    second = Trajectory(
-        tokens=np.array([9, 4_000_000_000], dtype="<u4"),
-        mask=np.array([1, 1], dtype="|u1"),
-        logprobs=np.array([-0.125, -8.0], dtype="<f4"),
-        spans=(Span(12, 0, 2),),
+    second = make_trajectory(
+        tokens=[9, 4_000_000_000],
+        logprobs=[-0.125, -8.0],
         finish=FinishReason.LENGTH,
         rewards={"correct": 0.0, "format": 0.0},
         extras={"routed_experts": np.array([[1, -2], [3, 4]], dtype="<i8")},
     )
-    return TrajectoryGroup(
+    return make_group(
+        12,
+        3,
+        draw=1,
+        attempt=2,
         run=UUID,
-        kind="rollout",
-        request=Attempt(12, 3, 1, 2),
         row=195,
         incarnation=4,
         min_version=11,
         producer=PRODUCER,
-        prompt=np.array([1, 5, 6], dtype="<u4"),
+        prompt=[1, 5, 6],
         sampling={"n": 2, "temperature": 1.0, "max_new_tokens": 8, "top_p": 0.9, "top_k": None, "stop": ["\n"]},
         trajectories=(first, second),
         seconds=0.25,
@@ -151,7 +150,7 @@ def _decode_seal(value: bytes) -> Seal:
 
 
 GOLDEN: Mapping[str, Golden] = {
-    "group": Golden(make_group(), group.encode(make_group()), group.decode, "msgpack"),
+    "group": Golden(_make_group(), group.encode(_make_group()), group.decode, "msgpack"),
     "seal": Golden(_make_seal(), seal.encode(_make_seal()), _decode_seal, "msgpack"),
     "claim": _json(Claim(uuid=UUID, host="node-0", pid=9, config_digest="c0ffee"), control.decode),
     "state": _json(_make_state(), control.decode),

@@ -7,16 +7,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from pydantic import BaseModel
 
 from learner.checkpoint.manifest import Manifest
 from schemas.config.config import key_paths
 from schemas.errors import RecordRefused
-from schemas.identity import Attempt, seal_key
+from schemas.identity import seal_key
 from schemas.records import control, group, headers, seal, status
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.group import FinishReason, Span, TrajectoryGroup
 from schemas.records.json_record import JsonRecord
 from schemas.records.metrics import StepMetrics
 from schemas.records.quarantine import Quarantined
@@ -24,6 +23,7 @@ from schemas.records.requests import Request, SamplingParameters
 from schemas.records.seal import Seal, SealedSlot
 from tests.docs.config_table import PAGE as CONFIGURATION
 from tests.docs.config_table import page_with, tables
+from tests.fakes.groups import make_group, make_trajectory
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
@@ -112,7 +112,7 @@ def test_every_field_of_a_record_is_described(model: type[JsonRecord]) -> None:
     assert fields - named == set()
 
 
-def test_a_reader_is_told_of_every_reason_to_refuse_a_group() -> None:
+def test_every_reason_to_refuse_a_group_is_described() -> None:
     source = (ROOT / "schemas" / "records" / "validity.py").read_text(encoding="utf-8") + (
         ROOT / "schemas" / "records" / "group.py"
     ).read_text(encoding="utf-8")
@@ -121,34 +121,30 @@ def test_a_reader_is_told_of_every_reason_to_refuse_a_group() -> None:
     assert {reason for reason in reasons if f"`{reason}`" not in RECORDS} == set()
 
 
-def _trajectory(
-    tokens: list[int], logprobs: list[float], spans: tuple[Span, ...], finish: FinishReason, reward: float
-) -> Trajectory:
-    return Trajectory(
-        tokens=np.array(tokens, "<u4"),
-        mask=np.ones(len(tokens), "|u1"),
-        logprobs=np.array(logprobs, "<f4"),
-        spans=spans,
-        finish=finish,
-        rewards={"digits": reward},
-    )
-
-
 def _example_group() -> TrajectoryGroup:
     """The group that the page shows."""
-    first = _trajectory(
-        [8, 6, 4, 9, 1], [-0.25, -0.5, -1.0, -0.125, -0.0625], (Span(11, 0, 3), Span(12, 3, 5)), FinishReason.STOP, 0.75
+    first = make_trajectory(
+        tokens=[8, 6, 4, 9, 1],
+        logprobs=[-0.25, -0.5, -1.0, -0.125, -0.0625],
+        spans=(Span(11, 0, 3), Span(12, 3, 5)),
+        rewards={"digits": 0.75},
     )
-    second = _trajectory([8, 6, 4, 9, 7], [-0.25, -0.5, -1.0, -0.125, -2.0], (Span(11, 0, 5),), FinishReason.LENGTH, 0.5)
-    return TrajectoryGroup(
+    second = make_trajectory(
+        11,
+        tokens=[8, 6, 4, 9, 7],
+        logprobs=[-0.25, -0.5, -1.0, -0.125, -2.0],
+        finish=FinishReason.LENGTH,
+        rewards={"digits": 0.5},
+    )
+    return make_group(
+        12,
+        3,
         run=UUID,
-        kind="rollout",
-        request=Attempt(12, 3, 0, 0),
         row=195,
         incarnation=0,
         min_version=11,
         producer="producer-0-4e232133",
-        prompt=np.array([3, 5, 8, 4, 7, 12], "<u4"),
+        prompt=[3, 5, 8, 4, 7, 12],
         sampling={"n": 2, "max_new_tokens": 5, "temperature": 1.0, "top_p": 1.0},
         trajectories=(first, second),
         seconds=0.11,

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
-
 from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
 from learner.dispatcher.deciding.control_state import Announcement, StateChanges
@@ -16,10 +14,10 @@ from learner.dispatcher.state.plan import Plan
 from learner.link import messages
 from schemas.identity import Attempt
 from schemas.records.control import State
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.records.requests import Request
 from schemas.records.seal import Seal, SealedSlot
 from schemas.records.status import FailureKind
+from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.plans import make_plan
 from tests.fakes.records import (
     PLAN_DIGEST,
@@ -34,35 +32,12 @@ from tests.fakes.records import (
 
 C = TypeVar("C")
 
-_TRAJECTORY = Trajectory(
-    tokens=np.array([1, 2], dtype="<u4"),
-    mask=np.array([1, 1], dtype="|u1"),
-    logprobs=np.array([-1.0, -1.0], dtype="<f4"),
-    spans=(Span(0, 0, 2),),
-    finish=FinishReason.STOP,
-    rewards={"score": 1.0},
-)
-
 
 def make_group_read(
     at: Attempt, producer: str = "p0", kind: str = "rollout", offset: int = 0, reward: float = 1.0
 ) -> ev.GroupRead:
-    trajectory = Trajectory(
-        _TRAJECTORY.tokens, _TRAJECTORY.mask, _TRAJECTORY.logprobs, _TRAJECTORY.spans, FinishReason.STOP, {"score": reward}
-    )
-    group = TrajectoryGroup(
-        run=UUID,
-        kind=kind,  # type: ignore[arg-type]
-        request=at,
-        row=0,
-        incarnation=0,
-        min_version=0,
-        producer=producer,
-        prompt=_TRAJECTORY.tokens,
-        sampling={},
-        trajectories=(trajectory,),
-        seconds=0.1,
-    )
+    trajectory = make_trajectory(0, tokens=[1, 2], rewards=reward)
+    group = make_group(kind=kind, request=at, row=0, incarnation=0, min_version=0, producer=producer, trajectories=(trajectory,))
     return ev.GroupRead(group, 0, offset, f"sha-{at}", f"content-{at}")
 
 

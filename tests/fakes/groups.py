@@ -1,9 +1,9 @@
-"""Builders of trajectories and groups, valid for a small run (`RULES`) until a test changes something."""
+"""The one builder of trajectories and groups: valid for a small run (`RULES`) until a test changes something."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from schemas.draws import row_of
 from schemas.identity import Attempt
 from schemas.records import group as groups
+from schemas.records.blobs import Array
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.records.validity import Rules
 from tests.fakes.records import UUID
@@ -29,25 +30,64 @@ RULES = Rules(
 )
 
 
-def make_trajectory(version: int = 12, **changes: Any) -> Trajectory:
-    """Four generated tokens, then two of the environment, then one generated token."""
+def make_trajectory(
+    version: int = 12,
+    *,
+    tokens: Any = (7, 8, 2),
+    mask: Any = None,
+    logprobs: Any = None,
+    spans: Sequence[Span] | None = None,
+    rewards: float | Mapping[str, float] = 1.0,
+    finish: FinishReason = FinishReason.STOP,
+    extras: Mapping[str, Array] | None = None,
+) -> Trajectory:
+    """Every trajectory of the tests. By default as most are in a run: all tokens generated, by one version's weights.
+
+    Numbers become arrays; an array stays as it is, fit or not. rewards: one number is the component `reward`.
+    """
+    tokens = _array(tokens, "<u4")
+    return Trajectory(
+        tokens=tokens,
+        mask=np.ones(tokens.size, dtype="|u1") if mask is None else _array(mask, "|u1"),
+        logprobs=np.full(tokens.size, -0.5, dtype="<f4") if logprobs is None else _array(logprobs, "<f4"),
+        spans=(Span(version, 0, tokens.size),) if spans is None else tuple(spans),
+        finish=finish,
+        rewards=dict(rewards) if isinstance(rewards, Mapping) else {"reward": rewards},
+        extras=dict(extras or {}),
+    )
+
+
+def make_multi_turn(version: int = 12, **changes: Any) -> Trajectory:
+    """Four generated tokens, with new weights after two of them; then two of the environment and one generated token."""
     values: dict[str, Any] = {
-        "tokens": np.array([7, 8, 9, 2, 50, 51, 3], dtype="<u4"),
-        "mask": np.array([1, 1, 1, 1, 0, 0, 1], dtype="|u1"),
-        "logprobs": np.array([-0.5, -1.5, -0.25, -2.0, 0, 0, -0.125], dtype="<f4"),
+        "tokens": (7, 8, 9, 2, 50, 51, 3),
+        "mask": (1, 1, 1, 1, 0, 0, 1),
+        "logprobs": (-0.5, -1.5, -0.25, -2.0, 0, 0, -0.125),
         "spans": (Span(version - 1, 0, 2), Span(version, 2, 4), Span(version, 6, 7)),
-        "finish": FinishReason.STOP,
         "rewards": {"correct": 1.0, "format": 0.25},
     }
-    return Trajectory(**{**values, **changes})
+    return make_trajectory(version, **{**values, **changes})
+
+
+def _array(values: Any, dtype: str) -> Array:
+    return values if isinstance(values, np.ndarray) else np.array(values, dtype=dtype)
 
 
 def make_group(
-    version: int = 12, slot: int = 3, draw: int = 0, attempt: int = 0, kind: str = "rollout", **changes: Any
+    version: int = 12,
+    slot: int = 3,
+    draw: int = 0,
+    attempt: int = 0,
+    kind: str = "rollout",
+    rewards: Sequence[float] = (1.0, 0.0),
+    **changes: Any,
 ) -> TrajectoryGroup:
-    """A group that `RULES` accept for `version`. `trajectories=` and every other field may be changed."""
+    """A group that `RULES` accept for `version`, one trajectory for each reward; validation takes the first alone. Every field
+    may be changed, `trajectories` too."""
     validation = kind == "validation"
-    first = make_trajectory(version, spans=(Span(version, 0, 4), Span(version, 6, 7))) if validation else make_trajectory(version)
+    if "trajectories" not in changes:
+        members = rewards[:1] if validation else rewards
+        changes["trajectories"] = tuple(make_trajectory(version, rewards=reward) for reward in members)
     values: dict[str, Any] = {
         "run": UUID,
         "kind": kind,
@@ -56,12 +96,12 @@ def make_group(
         "incarnation": 4,
         "min_version": max(0, version - RULES.max_age),
         "producer": "producer-0-abcd1234",
-        "prompt": np.array([1, 5, 6], dtype="<u4"),
+        "prompt": (1, 5, 6),
         "sampling": {"n": 2, "temperature": 1.0, "max_new_tokens": 8},
-        "trajectories": (first,) if validation else (first, first),
         "seconds": 0.25,
+        **changes,
     }
-    return TrajectoryGroup(**{**values, **changes})
+    return TrajectoryGroup(**{**values, "prompt": _array(values["prompt"], "<u4")})
 
 
 def encoded(group: TrajectoryGroup) -> tuple[bytes, dict[str, bytes]]:
@@ -75,6 +115,6 @@ def encoded(group: TrajectoryGroup) -> tuple[bytes, dict[str, bytes]]:
     }
 
 
-def with_trajectory(version: int = 12, others: Sequence[Trajectory] = (), **changes: Any) -> TrajectoryGroup:
-    """A group whose second trajectory is changed."""
-    return make_group(version, trajectories=(make_trajectory(version), make_trajectory(version, **changes), *others))
+def with_trajectory(second: Trajectory, version: int = 12) -> TrajectoryGroup:
+    """A group whose first trajectory is fit, and whose second is this one."""
+    return make_group(version, trajectories=(make_trajectory(version), second))

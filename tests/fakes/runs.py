@@ -6,20 +6,18 @@ import hashlib
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from broker_config.clients.reader import Record
 from broker_config.topics import Topics
-from schemas.identity import Attempt, seal_key
+from schemas.identity import seal_key
 from schemas.records import group as groups
 from schemas.records import seal as seals
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from schemas.records.group import TrajectoryGroup
 from schemas.records.headers import as_mapping, of_group, of_seal
 from schemas.records.json_record import JsonRecord
 from schemas.records.seal import Seal, SealedSlot
+from tests.fakes.records import UUID
 
 RUN = "tiny-20260101-120000"
-UUID = "0123456789abcdef0123456789abcdef"
 
 
 def raw_config(**changes: Any) -> dict[str, Any]:
@@ -40,36 +38,6 @@ def raw_config(**changes: Any) -> dict[str, Any]:
         else:
             raw[section] = value
     return raw
-
-
-def make_trajectory(
-    tokens: Sequence[int] = (7, 8, 2), reward: float = 1.0, version: int = 12, truncated: bool = False
-) -> Trajectory:
-    return Trajectory(
-        tokens=np.array(tokens, dtype="<u4"),
-        mask=np.ones(len(tokens), dtype="|u1"),
-        logprobs=np.full(len(tokens), -0.5, dtype="<f4"),
-        spans=(Span(version, 0, len(tokens)),),
-        finish=FinishReason.LENGTH if truncated else FinishReason.STOP,
-        rewards={"score": reward},
-    )
-
-
-def make_group(version: int = 12, slot: int = 3, rewards: Sequence[float] = (1.0, 0.0), **changes: Any) -> TrajectoryGroup:
-    values: dict[str, Any] = {
-        "run": UUID,
-        "kind": "rollout",
-        "request": Attempt(version, slot, 0, 0),
-        "row": 5,
-        "incarnation": 0,
-        "min_version": version,
-        "producer": "producer-0-abcd1234",
-        "prompt": np.array([1, 5, 6], dtype="<u4"),
-        "sampling": {"temperature": 1.0},
-        "trajectories": tuple(make_trajectory(reward=reward, version=version) for reward in rewards),
-        "seconds": 0.25,
-    }
-    return TrajectoryGroup(**{**values, **changes})
 
 
 def make_seal(version: int = 12, slots: int = 2, later: Sequence[int] = ()) -> Seal:

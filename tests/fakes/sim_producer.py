@@ -122,20 +122,20 @@ class SimProducer:
         return True
 
     def heartbeat(self) -> None:
-        view = self.core.view
-        if self.alive and view.uuid is not None:
+        snapshot = self.core.snapshot
+        if self.alive and snapshot.uuid is not None:
             self.world.logs.append(
                 STATUS,
                 make_heartbeat(
                     self.name,
-                    view.held,
+                    snapshot.held,
                     [
                         item.model_copy(update={"tokens": len(self.rollouts[item.kind, item.key].versions)})
-                        for item in view.in_hand
+                        for item in snapshot.in_hand
                         if (item.kind, item.key) in self.rollouts
                     ],
-                    state=view.state,
-                    digest=view.digest,
+                    state=snapshot.state,
+                    digest=snapshot.digest,
                     engine_tokens=self.tokens,
                     capacity=self.core.capacity,
                 ),
@@ -190,8 +190,8 @@ class SimProducer:
                 engine_world_size=1,
                 held=core.held,
                 digest=core.digest,
-                state=core.view.state,
-                in_hand=list(core.view.in_hand) if incarnation is not None else [],
+                state=core.snapshot.state,
+                in_hand=list(core.snapshot.in_hand) if incarnation is not None else [],
                 capacity=core.capacity,
                 plan_digest=PLAN_DIGEST,
                 dataset=self.world.dataset,

@@ -63,14 +63,14 @@ class Bench:
         self.model = model
         self.cached: dict[str, int] = {}
         """Prompt tokens that a finished request took from the prefix cache."""
-        core: Any = engine._core  # some of its methods are replaced
-        finish = type(core)._finish
+        stepper: Any = engine._stepper  # some of its methods are replaced
+        finish = type(stepper)._finish
 
         def noted(output: Any) -> None:
             self.cached[output.request_id] = output.num_cached_tokens
-            finish(core, output)
+            finish(stepper, output)
 
-        core._finish = noted
+        stepper._finish = noted
 
     @property
     def version(self) -> int:
@@ -78,7 +78,7 @@ class Bench:
 
     @property
     def scheduler(self) -> Any:
-        return self.engine._core._scheduler
+        return self.engine._stepper._scheduler
 
     @property
     def free_blocks(self) -> int:
@@ -87,13 +87,13 @@ class Bench:
 
     def residue(self) -> tuple[int, int, int, int]:
         """Requests left in our part of the engine and in vLLM's two halves, and free blocks."""
-        core = self.engine._core
-        states = core._llm.output_processor.request_states
-        return len(core._running), len(self.scheduler.requests), len(states), self.free_blocks
+        stepper = self.engine._stepper
+        states = stepper._llm.output_processor.request_states
+        return len(stepper._running), len(self.scheduler.requests), len(states), self.free_blocks
 
     def computed(self, name: str) -> int:
         """Positions of this request whose keys and values are in the cache."""
-        computed: int = self.scheduler.requests[self.engine._core._running[name].internal_id].num_computed_tokens
+        computed: int = self.scheduler.requests[self.engine._stepper._running[name].internal_id].num_computed_tokens
         return computed
 
     def start(self, name: str, prompt: Sequence[int], tokens: int, temperature: float = 1.0) -> asyncio.Task[Sampled]:
@@ -108,23 +108,23 @@ class Bench:
 
     async def stop_when(self, condition: Callable[[], bool]) -> Awaitable[None]:
         """From now on: the engine stops after the first step after which the condition holds. Await the result for it."""
-        core: Any = self.engine._core
+        stepper: Any = self.engine._stepper
         stopped: Future[None] = Future()
 
         def step() -> None:
-            type(core).step(core)
+            type(stepper).step(stepper)
             try:
                 if not condition():
                     return
-                core.pause(drop_caches=False)
-                del core.step
+                stepper.pause(drop_caches=False)
+                del stepper.step
                 stopped.set_result(None)
             except BaseException as error:
                 stopped.set_exception(error)
                 raise
 
         def install() -> None:
-            core.step = step
+            stepper.step = step
 
         await asyncio.wrap_future(self.engine._thread.call(install))
         return asyncio.wait_for(asyncio.wrap_future(stopped), WAIT_S)

@@ -26,7 +26,7 @@ from launch.supervise.supervisor import Supervisor
 from schemas.config.launch import RestartConfig
 from schemas.records.control import Claim, Member, State, Stop
 from schemas.records.status import Heartbeat, ProducerState
-from tests.fakes.runs import UUID
+from tests.fakes.records import UUID
 
 
 class FolderWatch:

@@ -1,38 +1,27 @@
 """Two groups of two trajectories that differ in everything a batch is made of: turns, ages, lengths, truncation."""
 
+from __future__ import annotations
+
 import numpy as np
 
-from schemas.identity import Attempt
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
+from tests.fakes.groups import make_group, make_trajectory
 
 
 def trajectory(tokens: list[int], mask: list[int], versions: list[int], reward: float, *, truncated: bool = False) -> Trajectory:
     """`versions` gives the version of each token with mask 1."""
-    spans = [Span(v, i, i + 1) for i, v in zip(np.flatnonzero(mask).tolist(), versions, strict=True)]
-    return Trajectory(
-        tokens=np.array(tokens, dtype="<u4"),
-        mask=np.array(mask, dtype="|u1"),
-        logprobs=np.array([-0.5 - i if m else 0.0 for i, m in enumerate(mask)], dtype="<f4"),
-        spans=tuple(spans),
+    return make_trajectory(
+        tokens=tokens,
+        mask=mask,
+        logprobs=[-0.5 - i if m else 0.0 for i, m in enumerate(mask)],
+        spans=[Span(v, i, i + 1) for i, v in zip(np.flatnonzero(mask).tolist(), versions, strict=True)],
         finish=FinishReason.LENGTH if truncated else FinishReason.STOP,
         rewards={"exact": reward},
     )
 
 
 def group(slot: int, prompt: list[int], *trajectories: Trajectory, version: int = 7) -> TrajectoryGroup:
-    return TrajectoryGroup(
-        run="r",
-        kind="rollout",
-        request=Attempt(version, slot, 0, 0),
-        row=0,
-        incarnation=0,
-        min_version=version - 1,
-        producer="p",
-        prompt=np.array(prompt, dtype="<u4"),
-        sampling={},
-        trajectories=trajectories,
-        seconds=1.0,
-    )
+    return make_group(version, slot, prompt=prompt, trajectories=trajectories)
 
 
 def two_groups() -> list[TrajectoryGroup]:

@@ -10,18 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from broker_config.clients.writer import LogWriter
 from broker_config.topics import parse
-from producer.__main__ import main as producer_main
+from producer import __main__ as producer_program
 
 VARIABLE: Final = "WEIR_WITNESS"
 
 
-def main() -> int:
+def main() -> NoReturn:
     file = os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     plain = LogWriter.write
 
@@ -29,19 +28,17 @@ def main() -> int:
         future = plain(self, topic, value, **how)
         name = parse(topic)
         if name is not None and name.kind == "trajectories":
-            told = {"partition": how["partition"], "key": how["key"], "sha256": hashlib.sha256(value).hexdigest()}
-            future.add_done_callback(lambda done: note(told, done))
+            written = {"partition": how["partition"], "key": how["key"], "sha256": hashlib.sha256(value).hexdigest()}
+            future.add_done_callback(lambda done: note(written, done))
         return future
 
-    def note(told: dict[str, Any], done: Future[int]) -> None:
+    def note(written: dict[str, Any], done: Future[int]) -> None:
         if done.exception() is None:
-            os.write(file, json.dumps({**told, "offset": done.result()}).encode() + b"\n")
+            os.write(file, json.dumps({**written, "offset": done.result()}).encode() + b"\n")
 
     LogWriter.write = write  # type: ignore[method-assign]
-    return producer_main()
+    producer_program.run()
 
 
 if __name__ == "__main__":
-    code = main()
-    sys.stderr.flush()
-    os._exit(code)
+    main()

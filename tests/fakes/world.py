@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import replace
-
-import numpy as np
 
 from learner.dispatcher.deciding.dispatcher import Dispatcher
 from learner.dispatcher.deciding.reporting import waits_for
@@ -19,24 +16,17 @@ from learner.dispatcher.state.plan import Plan
 from schemas.draws import row_of
 from schemas.identity import Attempt
 from schemas.records.control import Claim, DatasetFacts, State
-from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
 from schemas.records.requests import Request
 from schemas.records.seal import Seal
 from schemas.records.status import Beat
+from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.plans import make_plan
-from tests.fakes.records import UUID, make_operator
+from tests.fakes.records import make_operator
 from tests.fakes.sim_learner import Fenced, SimLearner
 from tests.fakes.sim_logs import CONTROL, REQUESTS, STATUS, Logs, Published, Settings
 from tests.fakes.sim_producer import SimProducer
 
-_TRAJECTORY = Trajectory(
-    tokens=np.array([1], dtype="<u4"),
-    mask=np.array([1], dtype="|u1"),
-    logprobs=np.array([-1.0], dtype="<f4"),
-    spans=(Span(0, 0, 1),),
-    finish=FinishReason.STOP,
-    rewards={"score": 1.0},
-)
+_RIGHT, _WRONG = (make_trajectory(0, tokens=[1], rewards=reward) for reward in (1.0, 0.0))
 
 
 class World:
@@ -116,18 +106,14 @@ class World:
         if kind == "rollout":
             row = row_of(self.plan.seed, self.dataset.rows, self.settings.slots, request.target, request.slot, request.draw)
             assert request.row == row
-        group = TrajectoryGroup(
-            run=UUID,
-            kind=kind,  # type: ignore[arg-type]
+        group = make_group(
+            kind=kind,
             request=request.key,
             row=request.row,
             incarnation=request.incarnation,
             min_version=request.min_version,
             producer=producer,
-            prompt=_TRAJECTORY.tokens,
-            sampling={},
-            trajectories=(_TRAJECTORY, replace(_TRAJECTORY, rewards={"score": self.reward(request)})),
-            seconds=0.1,
+            trajectories=(_RIGHT, _RIGHT if self.reward(request) else _WRONG),
         )
         partition = request.slot % self.settings.partitions
         self.logs.append((kind, request.target), Published(group, versions, corrupt), partition)

@@ -27,7 +27,9 @@ from schemas.records.control import Claim, State, Stop
 from schemas.records.metrics import StepMetrics
 from schemas.records.status import Beat, Heartbeat, ProducerState
 from tests.brokers import Broker
-from tests.fakes.runs import UUID, group_record, json_record, make_group, make_seal, raw_config, seal_record
+from tests.fakes.groups import make_group
+from tests.fakes.records import UUID
+from tests.fakes.runs import group_record, json_record, make_seal, raw_config, seal_record
 from tests.pipeline import SCRIPTED, start_run, wait_for
 from tests.support import eventually
 

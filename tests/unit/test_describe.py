@@ -13,11 +13,14 @@ from launch.cli.describe import Text, as_json, as_lines
 from launch.cli.session import resolve
 from schemas.errors import ConfigError
 from schemas.records.control import Claim, Member, State, Stop
+from schemas.records.group import FinishReason
 from schemas.records.metrics import StepMetrics
 from schemas.records.quarantine import Quarantined
 from schemas.records.requests import Request, SamplingParameters
 from schemas.records.status import Ack, Heartbeat, ProducerState
-from tests.fakes.runs import RUN, UUID, group_record, json_record, make_group, make_seal, make_trajectory, seal_record
+from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.records import UUID
+from tests.fakes.runs import RUN, group_record, json_record, make_seal, seal_record
 
 LETTERS = Text(lambda ids: "".join(chr(ord("a") + i) for i in ids))
 
@@ -28,20 +31,21 @@ def line(record: Record) -> str:
 
 
 def test_a_group_is_one_line_with_all_that_a_person_asks_for() -> None:
-    told = line(group_record(make_group(slot=3, rewards=(1.0, 0.0, 0.0, 0.0)), offset=7))
+    told = line(group_record(make_group(slot=3, row=5, rewards=(1.0, 0.0, 0.0, 0.0)), offset=7))
     of_all = "[0]@7     v00000012/s0003/d0/a0  reward 0.250 [0x3 1]  len [3x4]  stop:4"
     assert told == f"{of_all}  row 5  versions 12  producer-0-abcd1234  0.25 s"
 
 
 def test_versions_of_a_group_are_a_range_when_weights_changed_in_it() -> None:
-    group = make_group(trajectories=(make_trajectory(version=10), make_trajectory(version=12, truncated=True)))
+    group = make_group(trajectories=(make_trajectory(10), make_trajectory(12, finish=FinishReason.LENGTH)))
     told = line(group_record(group))
     assert "versions 10-12" in told
     assert "length:1 stop:1" in told
 
 
 def test_text_shows_prompt_and_completions_best_first() -> None:
-    group = make_group(trajectories=(make_trajectory((1, 2), 0.0), make_trajectory((3, 4), 1.0, truncated=True)))
+    best_one = make_trajectory(tokens=(3, 4), finish=FinishReason.LENGTH)
+    group = make_group(trajectories=(make_trajectory(tokens=(1, 2), rewards=0.0), best_one))
     _, prompt, best, worst = as_lines(group_record(group), LETTERS)
     assert prompt.split() == ["prompt", '"bfg"']
     assert best.split() == ["1.000", '"de"', "(truncated)"]
@@ -54,7 +58,7 @@ def test_text_with_line_breaks_stays_on_its_line() -> None:
 
 
 def test_reward_components_are_named_when_there_are_several() -> None:
-    t = dataclasses.replace(make_trajectory(), rewards={"format": 0.5, "answer": 1.0})
+    t = make_trajectory(rewards={"format": 0.5, "answer": 1.0})
     lines = as_lines(group_record(make_group(trajectories=(t,))), LETTERS)
     assert "format=0.5 answer=1" in lines[-1]
 

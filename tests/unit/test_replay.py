@@ -29,7 +29,7 @@ from schemas.records.headers import of_group, of_seal
 from schemas.records.metrics import StepMetrics
 from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.facts import FACTS
-from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.groups import make_group, make_multi_turn
 from tests.fakes.records import UUID
 from tests.fakes.replays import run_folder
 
@@ -341,7 +341,7 @@ def test_another_layout_is_fine_from_a_checkpoint_on(folder: Path) -> None:
 
 
 def test_a_group_is_shown_token_by_token() -> None:
-    group = make_group(12, trajectories=(make_trajectory(12), make_trajectory(12, rewards={"correct": 0.0, "format": 0.25})))
+    group = make_group(12, trajectories=(make_multi_turn(12), make_multi_turn(12, rewards=0.25)))
     learner = [[-0.5, -1.5, -0.5, -2.0, 0.0, 0.0, -0.125]] * 2
     told = list(lines(group, learner, GrpoConfig(normalize_rewards=False), lambda ids: f"<{' '.join(map(str, ids))}>"))
     assert told[0].startswith("v00000012/s0003/d0/a0  row ")

@@ -19,7 +19,8 @@ from schemas.records.control import Claim, DatasetFacts, Member, Round, State, S
 from schemas.records.json_record import JsonRecord
 from schemas.records.metrics import StepMetrics
 from schemas.records.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, OpenVersion, ProducerState, Report
-from tests.fakes.runs import RUN, UUID
+from tests.fakes.records import UUID
+from tests.fakes.runs import RUN
 
 START = 1000.0
 PRODUCER = "producer-0-abcd1234"

@@ -21,7 +21,7 @@ from schemas.records.group import TrajectoryGroup
 from schemas.records.headers import as_mapping, of_group, of_seal
 from schemas.records.quarantine import RAW_BYTES, Quarantined
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.groups import RULES, make_group, with_trajectory
+from tests.fakes.groups import RULES, make_group, make_trajectory, with_trajectory
 from tests.fakes.records import UUID, digest_of
 
 TOPIC = "t-1.trajectories.v00000012"
@@ -107,7 +107,7 @@ def test_a_valid_group_is_told_with_where_it_lies_and_its_digests() -> None:
 
 def test_a_refused_group_is_counted_and_quarantined_with_its_place_and_bytes() -> None:
     reading = Reading()
-    record = group_record(with_trajectory(rewards={}), 17)
+    record = group_record(with_trajectory(make_trajectory(rewards={})), 17)
     assert reading.judge(record) == [GroupRefused("rollout", 12, "v00000012/s0003/d0/a0", "producer-0-abcd1234", "reward")]
     ((topic, quarantined, key),) = reading.posted.records
     assert (topic, key) == (QUARANTINE, record.key)
@@ -134,7 +134,7 @@ def test_bytes_of_anything_are_refused_and_nobody_is_blamed(key: str | None) -> 
 
 def test_what_is_quarantined_stays_small_whatever_the_record_quotes() -> None:
     reading = Reading()
-    group = with_trajectory(rewards={"a" * 200_000: float("nan")})
+    group = with_trajectory(make_trajectory(rewards={"a" * 200_000: float("nan")}))
     reading.judge(group_record(group, 17, key="k" * 200_000))
     assert len(reading.refused[0].to_bytes()) < 100_000
     assert len(reading.refused[0].detail) <= 1000
@@ -153,7 +153,7 @@ def test_a_group_in_the_topic_of_the_other_kind_is_refused(kind: str, topic: Kin
 
 
 def test_judging_a_record_again_says_the_same() -> None:
-    record = group_record(with_trajectory(rewards={}), 17)
+    record = group_record(with_trajectory(make_trajectory(rewards={})), 17)
     reading = Reading()
     assert reading.judge(record) == reading.judge(record) == Reading().judge(record)
 

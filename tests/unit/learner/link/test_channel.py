@@ -36,6 +36,7 @@ from learner.link.messages import (
     VersionTrained,
 )
 from schemas.errors import ConfigError, LostData, ProtocolError
+from tests.support import eventually
 
 JOIN_S = 20.0
 FACTS = ManifestFacts("u", 3, control=1, status=2, requests={0: 5}, metrics=0, topic_ids={})
@@ -170,6 +171,21 @@ def test_an_end_that_closed_itself_says_so(ends: tuple[Link, Link]) -> None:
     for call in (ends[0].receive, lambda: ends[0].send(Done())):
         with pytest.raises(LinkClosed):
             call()
+
+
+def test_a_link_is_closed_under_a_thread_that_waits_for_its_next_message(ends: tuple[Link, Link]) -> None:
+    link, outcome = ends[0], list[Exception]()
+
+    def wait() -> None:
+        try:
+            link.receive()
+        except LinkClosed as closed:
+            outcome.append(closed)
+
+    thread = meanwhile(wait)
+    eventually(link._receiving.locked, JOIN_S, "the thread to wait")
+    link.close()
+    assert ended(thread) and len(outcome) == 1
 
 
 def test_an_answer_of_another_kind_is_our_own_mistake(ends: tuple[Link, Link]) -> None:

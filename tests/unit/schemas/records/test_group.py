@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemas.errors import RecordRefused
 from schemas.records import group as groups
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
-from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.groups import make_group, make_multi_turn, make_trajectory
 
 
 def assert_alike(a: TrajectoryGroup, b: TrajectoryGroup) -> None:
@@ -45,11 +45,11 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         end = draw(st.integers(at + 1, length))
         spans.append(Span(draw(st.integers(0, 2**40)), at, end))
         at = end
-    return Trajectory(
-        tokens=np.array(draw(st.lists(st.integers(0, 2**32 - 1), min_size=length, max_size=length)), dtype="<u4"),
-        mask=np.array(draw(st.lists(st.integers(0, 255), min_size=length, max_size=length)), dtype="|u1"),
-        logprobs=np.array(draw(st.lists(st.floats(width=32), min_size=length, max_size=length)), dtype="<f4"),
-        spans=tuple(spans),
+    return make_trajectory(
+        tokens=draw(st.lists(st.integers(0, 2**32 - 1), min_size=length, max_size=length)),
+        mask=draw(st.lists(st.integers(0, 255), min_size=length, max_size=length)),
+        logprobs=draw(st.lists(st.floats(width=32), min_size=length, max_size=length)),
+        spans=spans,
         finish=draw(st.sampled_from(FinishReason)),
         rewards=draw(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False), max_size=3)),
         extras={"experts": np.arange(length, dtype="<i8")} if draw(st.booleans()) else {},
@@ -102,14 +102,14 @@ def test_other_msgpack_is_refused(value: bytes) -> None:
 
 
 def test_versions_of_tokens_follow_the_spans() -> None:
-    trajectory = make_trajectory()
+    trajectory = make_multi_turn()
     assert trajectory.token_versions().tolist() == [11, 11, 12, 12, -1, -1, 12]
     assert (trajectory.oldest_version, trajectory.generated_tokens, trajectory.reward) == (11, 5, 1.25)
-    group = make_group(trajectories=(trajectory, make_trajectory(spans=(Span(10, 0, 4), Span(13, 6, 7)))))
+    group = make_group(trajectories=(trajectory, make_multi_turn(spans=(Span(10, 0, 4), Span(13, 6, 7)))))
     assert (group.oldest_version, group.newest_version, group.generated_tokens) == (10, 13, 10)
 
 
-def test_truncation_is_told_by_the_finish_reason_alone() -> None:
+def test_truncation_is_a_matter_of_the_finish_reason_alone() -> None:
     assert [make_trajectory(finish=reason).truncated for reason in FinishReason] == [False, True, False]
 
 
@@ -118,10 +118,11 @@ def test_truncation_is_told_by_the_finish_reason_alone() -> None:
     [
         ({"producer": "another", "seconds": 9.0, "incarnation": 9, "sampling": {}, "attempt": 4, "run": "other"}, True),
         ({"prompt": np.array([1, 5, 7], dtype="<u4")}, False),
-        ({"trajectories": (make_trajectory(), make_trajectory(rewards={"correct": 1.0, "format": 0.5}))}, False),
-        ({"trajectories": (make_trajectory(), make_trajectory(logprobs=make_trajectory().logprobs * 2))}, False),
-        ({"trajectories": (make_trajectory(), make_trajectory(tokens=make_trajectory().tokens + 1))}, False),
-        ({"trajectories": (make_trajectory(), make_trajectory(mask=1 - make_trajectory().mask))}, False),
+        ({"rewards": (1.0, 0.5)}, False),
+        ({"trajectories": (make_trajectory(), make_trajectory(rewards=0.0, logprobs=(-0.5, -0.5, -1)))}, False),
+        ({"trajectories": (make_trajectory(), make_trajectory(rewards=0.0, tokens=(7, 8, 3)))}, False),
+        ({"trajectories": (make_trajectory(), make_trajectory(rewards=0.0, mask=(1, 1, 0)))}, False),
+        ({"trajectories": (make_trajectory(), make_trajectory(rewards=0.0))}, True),
     ],
 )
 def test_the_content_digest_is_of_what_training_depends_on(changes: dict[str, Any], same: bool) -> None:

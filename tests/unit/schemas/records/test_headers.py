@@ -5,31 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.records import group as groups
 from schemas.records import seal as seals
-from schemas.records.group import FinishReason, Span
+from schemas.records.group import FinishReason
 from schemas.records.headers import GIST_BYTES, as_mapping, of_group, of_seal
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.groups import make_group, make_multi_turn, make_trajectory
 from tests.fakes.records import UUID, digest_of
 
 
 def test_headers_of_a_group_start_with_the_gist_and_name_the_bytes() -> None:
-    group = make_group()
+    group = make_group(trajectories=(make_multi_turn(), make_trajectory(rewards=0.25, finish=FinishReason.LENGTH)))
     value = groups.encode(group)
     headers = of_group(group, value)
     assert [name for name, _ in headers] == ["gist", "kind", "schema", "run", "sha256", "content_sha256", "producer"]
     found = as_mapping(headers)
     assert json.loads(found["gist"]) == {
-        "reward": 1.25,
-        "rewards": [1.25, 1.25],
-        "len": [7, 7],
-        "finish": {"stop": 2},
+        "reward": 0.75,
+        "rewards": [1.25, 0.25],
+        "len": [7, 3],
+        "finish": {"length": 1, "stop": 1},
         "versions": [11, 12],
         "row": group.row,
     }
@@ -51,17 +50,12 @@ def test_a_long_list_is_shown_by_its_ends_and_mean() -> None:
     many = tuple(make_trajectory(rewards={"a": float(i % 3)}, finish=FinishReason.LENGTH) for i in range(30))
     gist = json.loads(as_mapping(of_group(make_group(trajectories=many), b""))["gist"])
     assert gist["rewards"] == [0, 1, 2]
-    assert gist["len"] == [7, 7, 7]
+    assert gist["len"] == [3, 3, 3]
     assert gist["finish"] == {"length": 30}
 
 
 def test_every_header_is_ascii_and_the_gist_is_one_bounded_line() -> None:
-    short = make_trajectory(
-        tokens=np.array([1], dtype="<u4"),
-        mask=np.array([1], dtype="|u1"),
-        logprobs=np.array([-1], dtype="<f4"),
-        spans=(Span(10**300, 0, 1),),
-    )
+    short = make_trajectory(10**300, tokens=[1])
     group = make_group(trajectories=(short,) * 16)
     for _, value in of_group(group, b""):
         assert value.isascii() and b"\n" not in value and len(value) <= GIST_BYTES
@@ -70,7 +64,7 @@ def test_every_header_is_ascii_and_the_gist_is_one_bounded_line() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.floats(), min_size=1, max_size=20), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
 def test_the_gist_is_whole_json_whatever_the_rewards(rewards: list[float], row: int, version: int) -> None:
-    members = tuple(make_trajectory(rewards={"a": reward}, spans=(Span(version, 0, 4),)) for reward in rewards)
+    members = tuple(make_trajectory(version, rewards=reward) for reward in rewards)
     name, gist = of_group(make_group(row=row, trajectories=members), b"")[0]
     assert name == "gist"
     assert gist.isascii() and b"\n" not in gist and len(gist) <= GIST_BYTES

@@ -20,7 +20,7 @@ from schemas.errors import RecordRefused
 from schemas.records import validity
 from schemas.records.group import Span, Trajectory, TrajectoryGroup
 from schemas.records.validity import LOGPROB_ROUNDING, Rules, check
-from tests.fakes.groups import RULES, make_group, make_trajectory
+from tests.fakes.groups import RULES, make_group, make_multi_turn, make_trajectory
 
 VERSION = 12
 F4 = np.float32
@@ -39,7 +39,7 @@ def plain(length: int = 5, version: int = VERSION, **changes: Any) -> Trajectory
 
 
 def several_spans(version: int = VERSION) -> Trajectory:
-    return make_trajectory(version)
+    return make_multi_turn(version)
 
 
 def verdict(group: TrajectoryGroup, rules: Rules = RULES) -> str | None:

@@ -17,7 +17,7 @@ from schemas.errors import RecordRefused
 from schemas.records import group as groups
 from schemas.records.group import FinishReason, Span, TrajectoryGroup
 from schemas.records.validity import Rules, accept, check
-from tests.fakes.groups import RULES, encoded, make_group, make_trajectory, with_trajectory
+from tests.fakes.groups import RULES, encoded, make_group, make_multi_turn, make_trajectory, with_trajectory
 
 
 def refusal(group: TrajectoryGroup, version: int = 12, rules: Rules = RULES) -> str:
@@ -31,14 +31,19 @@ def refusal(group: TrajectoryGroup, version: int = 12, rules: Rules = RULES) -> 
 
 
 def logprobs(**at: float) -> np.ndarray[Any, Any]:
-    values = make_trajectory().logprobs.copy()
+    values = make_multi_turn().logprobs.copy()
     for name, value in at.items():
         values[int(name[1:])] = value
     return values
 
 
+def with_second(**changes: Any) -> TrajectoryGroup:
+    """A group whose second trajectory has several turns, one of them under two versions, and is then changed."""
+    return with_trajectory(make_multi_turn(**changes))
+
+
 def test_a_fit_group_is_accepted_as_it_was_and_with_its_content_digest() -> None:
-    group = make_group()
+    group = with_second()
     found, content = accept(*encoded(group), 12, RULES)
     assert content == groups.content_sha256(group)
     assert groups.encode(found) == groups.encode(group)
@@ -90,7 +95,7 @@ def test_the_row_belongs_to_version_slot_and_draw() -> None:
         ({"mask": np.array([1, 1, 1, 1, 0, 0], dtype="|u1")}, "length"),
         ({"logprobs": np.array([-1.0], dtype="<f4")}, "length"),
         ({"tokens": np.array(7, dtype="<u4")}, "length"),
-        ({"tokens": make_trajectory().tokens.reshape(7, 1)}, "length"),
+        ({"tokens": make_multi_turn().tokens.reshape(7, 1)}, "length"),
         ({"mask": np.array([1, 1, 1, 1, 0, 0, 2], dtype="|u1")}, "mask"),
         ({"mask": np.zeros(7, dtype="|u1"), "spans": ()}, "mask"),
         ({"logprobs": logprobs(_0=float("nan"))}, "logprobs"),
@@ -118,18 +123,18 @@ def test_the_row_belongs_to_version_slot_and_draw() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_trajectory_must_be_fit(changes: dict[str, Any], reason: str) -> None:
-    assert refusal(with_trajectory(**changes)) == reason
+    assert refusal(with_second(**changes)) == reason
 
 
 def test_a_refusal_names_the_trajectory() -> None:
     with pytest.raises(RecordRefused, match=r"age: trajectory 1: tokens of version 9, allowed 10 to 12"):
-        check(with_trajectory(spans=(Span(9, 0, 4), Span(12, 6, 7))), 12, RULES)
+        check(with_second(spans=(Span(9, 0, 4), Span(12, 6, 7))), 12, RULES)
 
 
 def test_prompt_and_response_share_the_models_length() -> None:
     exact = replace(RULES, max_total_length=3 + 7)
-    check(make_group(), 12, exact)
-    assert refusal(make_group(), rules=replace(RULES, max_total_length=9)) == "length"
+    check(with_second(), 12, exact)
+    assert refusal(with_second(), rules=replace(RULES, max_total_length=9)) == "length"
 
 
 def test_an_empty_response_is_refused() -> None:
@@ -138,23 +143,23 @@ def test_an_empty_response_is_refused() -> None:
         "mask": np.array([], dtype="|u1"),
         "logprobs": np.array([], dtype="<f4"),
     }
-    assert refusal(with_trajectory(**empty, spans=())) == "length"
+    assert refusal(with_second(**empty, spans=())) == "length"
 
 
 def test_log_probabilities_may_exceed_zero_by_rounding() -> None:
-    check(with_trajectory(logprobs=logprobs(_0=9e-4)), 12, RULES)
+    check(with_second(logprobs=logprobs(_0=9e-4)), 12, RULES)
 
 
 @pytest.mark.parametrize("age", [0, 1, 2])
 def test_every_age_up_to_the_bound_is_fit_and_one_more_is_not(age: int) -> None:
-    aged = with_trajectory(spans=(Span(12 - age, 0, 4), Span(12, 6, 7)))
+    aged = with_second(spans=(Span(12 - age, 0, 4), Span(12, 6, 7)))
     check(aged, 12, RULES)
     if age:
         assert refusal(aged, rules=replace(RULES, max_age=age - 1)) == "age"
 
 
 def test_validation_takes_exactly_its_versions_weights() -> None:
-    older = make_trajectory(spans=(Span(11, 0, 4), Span(12, 6, 7)))
+    older = make_trajectory(11)
     assert refusal(make_group(kind="validation", slot=0, trajectories=(older,))) == "age"
 
 
@@ -165,7 +170,7 @@ def test_a_generator_without_end_has_its_ordinal_as_row() -> None:
 
 
 def test_truncated_trajectories_are_finished_ones() -> None:
-    check(with_trajectory(finish=FinishReason.LENGTH), 12, RULES)
+    check(with_second(finish=FinishReason.LENGTH), 12, RULES)
 
 
 def reason_of(value: bytes, headers: dict[str, bytes]) -> str:

@@ -1,4 +1,4 @@
-"""What a producer knows of its config, and what it works with: engine, data, environment, tokenizer."""
+"""What a producer rolls out with: engine, tokenizer, environment and data sets, opened once before it joins a run."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from schemas.weights.plan import WeightPlan
 
 
 @dataclass(slots=True)
-class Equipment:
-    """Built once, before joining."""
+class Resources:
+    """They outlive a `Shell`: a producer that joins anew keeps them. `close` ends them.
+
+    plan_digest, dataset_digest, digests: what the learner compares between producers when one joins.
+    """
 
     engine: Engine
     plan_digest: str
@@ -45,7 +48,7 @@ class Equipment:
         await self.engine.close()
 
 
-def equip(config: Config) -> Equipment:
+def open_resources(config: Config) -> Resources:
     """Open data and environment first (cheap, and most mistakes are there), then start the engine.
 
     Raises:
@@ -55,13 +58,13 @@ def equip(config: Config) -> Equipment:
     tokenizer_folder = model_folder(config.model.tokenizer) if config.model.tokenizer else folder
     tokenizer = load_tokenizer(config.model)
     environment = registry.resolve(config.environment)
-    room = config.model.max_total_sequence_length - 1
-    train = open_dataset(config.data, environment, tokenizer, split="train", max_prompt_tokens=room)
+    longest = config.model.max_total_sequence_length - 1
+    train = open_dataset(config.data, environment, tokenizer, split="train", max_prompt_tokens=longest)
     validation = None
     if config.data.validation is not None:
-        validation = open_dataset(config.data, environment, tokenizer, split="validation", max_prompt_tokens=room)
-    engine, plan = _engine(config, config.model.model_copy(update={"path": str(folder)}))
-    return Equipment(
+        validation = open_dataset(config.data, environment, tokenizer, split="validation", max_prompt_tokens=longest)
+    engine, plan = _start_engine(config, config.model.model_copy(update={"path": str(folder)}))
+    return Resources(
         engine=engine,
         plan_digest=plan.digest,
         tokenizer=tokenizer,
@@ -77,7 +80,7 @@ def equip(config: Config) -> Equipment:
     )
 
 
-def _engine(config: Config, model: ModelConfig) -> tuple[Engine, WeightPlan]:
+def _start_engine(config: Config, model: ModelConfig) -> tuple[Engine, WeightPlan]:
     """`model`: its path is a local folder, whatever the config names."""
     if config.producer.engine == "scripted":
         from producer.engine.scripted_engine import ScriptedEngine

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Coroutine
 from typing import Any
 
@@ -282,7 +283,7 @@ def test_a_trajectory_built_wrongly_is_a_failed_one(broken: str) -> None:
             n = 100 if broken == "too_long" else len(t.tokens)
             logprobs = np.full(n, np.nan if broken == "nan" else -1.0, dtype="<f4")
             mask = np.ones(n + (broken == "lengths"), dtype="|u1")
-            return Trajectory(np.ones(n, dtype="<u4"), mask, logprobs, t.spans, t.finish, t.rewards)
+            return dataclasses.replace(t, tokens=np.ones(n, dtype="<u4"), mask=mask, logprobs=logprobs)
 
     with pytest.raises(RolloutFailed):
         asyncio.run(rollout(engine("4"), ByHand(), count=1))
