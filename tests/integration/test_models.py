@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def made(model: ModelConfig) -> bool:
     """Make the model as a run does, if it is missing."""
     with ModelBuild(model) as building:
-        return building.wait(lambda told: None)
+        return building.wait(lambda line: None)
 
 
 def contents(path: Path) -> dict[str, str]:
