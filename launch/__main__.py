@@ -18,7 +18,7 @@ DEFAULT_CONFIG = "launch/configs/tiny.yaml"
 EXIT_CODES = "exit codes: 0 finished, 1 failed, 2 wrong input, 130 interrupted"
 
 
-def parse(argv: list[str]) -> tuple[str | None, list[str], argparse.Namespace]:
+def parse_arguments(argv: list[str]) -> tuple[str | None, list[str], argparse.Namespace]:
     """(config file or None, overrides, options).
 
     Raises:
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str]) -> int:
-    config, overrides, given = parse(argv)
+    config, overrides, given = parse_arguments(argv)
     from broker_config import logs
     from launch.config.check import load_checked
 

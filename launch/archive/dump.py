@@ -28,7 +28,7 @@ from schemas.records.metrics import StepMetrics
 MODEL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 
 
-class RunLog(Protocol):
+class DumpedLog(Protocol):
     """A run's topics; `learner.replay.sources.log.LogSource` is the real one."""
 
     topics: Topics
@@ -77,7 +77,7 @@ def plan_dump(folder: RunFolder, config: Config, steps: range, asked: str, out: 
     return DumpPlan(folder, config, steps, asked, out, step, manifest)
 
 
-def make_dump(plan: DumpPlan, source: RunLog) -> Index:
+def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
     """Write the dump.
 
     Raises:
@@ -118,7 +118,7 @@ def _manifests(folder: RunFolder) -> Iterator[Manifest]:
             continue  # only its topic ids are wanted
 
 
-def _dump_topics(source: RunLog, part: Path, plan: DumpPlan) -> dict[str, DumpedTopic]:
+def _dump_topics(source: DumpedLog, part: Path, plan: DumpPlan) -> dict[str, DumpedTopic]:
     steps = range(plan.manifest.version, plan.steps.stop)
     check_trained(steps, source.outcomes(), "--steps", plan.asked, source.where)
     run, n = plan.manifest.run, plan.prompts_per_step
@@ -133,7 +133,7 @@ def _dump_topics(source: RunLog, part: Path, plan: DumpPlan) -> dict[str, Dumped
     return made
 
 
-def _write(source: RunLog, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
+def _write(source: DumpedLog, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
     file = f"topics/{name.removeprefix(source.topics.prefix)}.msgpack"
     count = dump.write_records(part / file, name, records)
     info = source.topic(name)

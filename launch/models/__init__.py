@@ -7,6 +7,6 @@
 Recipes import torch and transformers, inside their functions: the names of the recipes are wanted where neither is imported.
 """
 
-from launch.models.recipes import RECIPES, build
+from launch.models.recipes import RECIPES, make_model
 
-__all__ = ["RECIPES", "build"]
+__all__ = ["RECIPES", "make_model"]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from launch.exit_codes import FINISHED, WRONG_INPUT
-from launch.models.recipes import RECIPES, build
+from launch.models.recipes import RECIPES, make_model
 from schemas.errors import WeirError
 
 
@@ -20,7 +20,7 @@ def main() -> int:
     parser.add_argument("path", type=Path, help="folder to make it in; nothing is done if it holds a model")
     arguments = parser.parse_args()
     try:
-        build(arguments.recipe, arguments.path)
+        make_model(arguments.recipe, arguments.path)
     except WeirError as error:
         sys.stderr.write(f"{error}\n")
         return WRONG_INPUT

@@ -23,7 +23,7 @@ def is_model(path: Path) -> bool:
     return (path / "config.json").is_file()
 
 
-def build(recipe: str, path: Path) -> None:
+def make_model(recipe: str, path: Path) -> None:
     """Make the model in this process, unless `path` holds one. Imports torch.
 
     Raises:

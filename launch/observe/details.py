@@ -9,12 +9,12 @@ from rich.text import Text
 from launch.observe.formats import clock, number
 from launch.observe.rounds_view import RoundRow
 from launch.observe.run_view import RunSnapshot
-from launch.observe.tables import head, make_table, process_table, remarks, training_table
+from launch.observe.tables import headline, make_table, process_table, remarks, training_table
 
 
 def render_details(s: RunSnapshot) -> Group:
     """All that the topics hold. Parts of which nothing is known are left out."""
-    parts: list[RenderableType] = [head(s), *_standing(s), training_table(s), process_table(s)]
+    parts: list[RenderableType] = [headline(s), *_standing(s), training_table(s), process_table(s)]
     if s.window:
         parts += [Text(), _window(s)]
     if s.rounds:

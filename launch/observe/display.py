@@ -10,7 +10,7 @@ from rich.live import Live
 
 from launch.observe.formats import clock, number, share
 from launch.observe.run_view import RunSnapshot
-from launch.observe.tables import learner_phase, not_joined, render
+from launch.observe.tables import learner_phase, not_joined, render_table
 
 SIGN_OF_LIFE_S = 5.0
 
@@ -41,7 +41,7 @@ class LiveTable:
 
     def __init__(self, console: Console, draw: Callable[[RunSnapshot], RenderableType] | None = None) -> None:
         self._console = console
-        self._draw = draw or render
+        self._draw = draw or render_table
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._live.start()
 

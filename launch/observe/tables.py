@@ -11,15 +11,15 @@ from launch.observe.run_view import OpenVersionRow, RunSnapshot
 from launch.processes.specs import LEARNER
 
 
-def render(s: RunSnapshot) -> Group:
+def render_table(s: RunSnapshot) -> Group:
     """The live table; `launch/observe/details.py` has the long form."""
     training = training_table(s)
     if any(row.filled is not None for row in s.window):
         training.add_row("window", "", "   ".join(f"{row.version}: {filled(row)}" for row in s.window))
-    return Group(head(s), training, process_table(s), *remarks(s))
+    return Group(headline(s), training, process_table(s), *remarks(s))
 
 
-def head(s: RunSnapshot) -> Text:
+def headline(s: RunSnapshot) -> Text:
     text = Text.assemble(("weir ", "bold"), s.run_id, f"   step {s.steps}/{s.last if s.last is not None else '?'}")
     text.append(f"   {clock(s.elapsed_s)} elapsed" + (f", {clock(s.eta_s)} to go" if s.eta_s is not None else ""))
     return text

@@ -5,14 +5,14 @@ import io
 from rich.console import Console
 
 from launch.observe.run_view import RunSnapshot
-from launch.observe.tables import render
+from launch.observe.tables import render_table
 from tests.fakes.observed_run import PRODUCER, ObservedRun, beat, figures, heartbeat, state, step
 from tests.fakes.runs import RUN
 
 
 def shown(snapshot: RunSnapshot, **options: object) -> str:
     out = io.StringIO()
-    Console(file=out, width=160, **options).print(render(snapshot))  # type: ignore[arg-type]
+    Console(file=out, width=160, **options).print(render_table(snapshot))  # type: ignore[arg-type]
     return out.getvalue()
 
 
