@@ -1,4 +1,4 @@
-"""A run's folder: making it, finding it, and what lies where in it."""
+"""A run's folder: making it, finding it, and where everything is in it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from launch.observe.formats import short_path
 from launch.observe.logtail import tail
 from learner.checkpoint import folders as checkpoint
 from schemas.config.config import Config
@@ -55,7 +56,7 @@ class RunFolder:
 
 
 def last_validation(path: Path) -> float | None:
-    """Accuracy of the newest validation in a run's `validation.jsonl`; a last line that is being written is left out."""
+    """Accuracy of the newest validation in a run's `validation.jsonl`; a last line that is still being written is left out."""
     for line in reversed(tail(path, 2)):
         try:
             accuracy = json.loads(line).get("validation/accuracy")
@@ -71,7 +72,7 @@ def mint_id(name: str, now: float) -> str:
     return f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}"
 
 
-def make(config: Config) -> RunFolder:
+def make_run_folder(config: Config) -> RunFolder:
     """The folder of a new run with its resolved `config.yaml`, and `latest` pointing to it.
 
     Raises:
@@ -90,7 +91,7 @@ def make(config: Config) -> RunFolder:
 
 
 def set_logs_aside(folder: RunFolder) -> None:
-    """Number the logs of a run that goes on, so that each file is of one process: `learner-0.log` becomes `learner-0.log.1`."""
+    """Number the logs of a resumed run, so that each file is of one process: `learner-0.log` becomes `learner-0.log.1`."""
     folder.logs.mkdir(exist_ok=True)
     for path in sorted(folder.logs.glob("*.log")):
         number = next(n for n in count(1) if not path.with_name(f"{path.name}.{n}").exists())
@@ -98,7 +99,7 @@ def set_logs_aside(folder: RunFolder) -> None:
 
 
 def point_latest(folder: RunFolder) -> None:
-    """Make `latest` name this run; by rename, so that it always names one."""
+    """Make `latest` point to this run; by a rename, so that it always points to one."""
     link = folder.path.parent / LATEST
     fresh = folder.path.parent / f".{LATEST}.{os.getpid()}"
     with contextlib.suppress(FileNotFoundError):
@@ -107,7 +108,12 @@ def point_latest(folder: RunFolder) -> None:
     fresh.replace(link)
 
 
-def find(run: str | None, runs: Path = Path("runs")) -> RunFolder:
+def name_for_commands(folder: RunFolder) -> str:
+    """What to give to `--run` and `--resume`: the run's id, or its folder if that is not in `runs/`, where ids are looked up."""
+    return folder.run_id if folder.path.parent.resolve() == Path("runs").resolve() else short_path(folder.path)
+
+
+def find_run_folder(run: str | None, runs: Path = Path("runs")) -> RunFolder:
     """The folder of a run: its id, its path, or None for the latest.
 
     Raises:

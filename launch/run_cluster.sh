@@ -4,7 +4,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# A config may be named from wherever the caller stands.
+# The path of a config may be relative to the working folder of the caller.
 arguments=()
 for argument in "$@"; do
     case $argument in

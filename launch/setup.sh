@@ -6,8 +6,8 @@
 #   --cpu, --gpu   which vLLM; without it the kind that is there stays, cpu at first
 #   --test         the packages of tests/run.sh too
 #
-# Needs Python 3.11 and the network, nothing else. Run again it does nothing, within a second. One that was interrupted is
-# mended by the next run: .venv/installing stands while packages are incomplete, and .venv/complete is written last.
+# Needs Python 3.11 and the network, nothing else. Run again it does nothing, within a second. The next run completes one that was
+# interrupted: .venv/installing exists while packages are incomplete, and .venv/complete is written last.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -61,10 +61,10 @@ find_python() {
     fail "no Python 3.11 found (looked for python3.11 and python3)" "install it, or name it with PYTHON311=/path/to/python3.11"
 }
 
-# Runs a step that may take minutes, and says every 20 s that it still does.
+# Runs a step that may take minutes, and shows every 20 s that it is still running.
 child=''
 step() {
-    local what=$1 started=$SECONDS told=$SECONDS
+    local what=$1 started=$SECONDS said=$SECONDS
     shift
     say "$what"
     set -m # a process group of its own, so that an interruption ends all of it
@@ -73,8 +73,8 @@ step() {
     set +m
     while kill -0 "$child" 2> /dev/null; do
         sleep 0.2
-        if [ $((SECONDS - told)) -ge 20 ]; then
-            told=$SECONDS
+        if [ $((SECONDS - said)) -ge 20 ]; then
+            said=$SECONDS
             say "   ... $((SECONDS - started)) s"
         fi
     done
@@ -83,9 +83,9 @@ step() {
     child=''
     return "$code"
 }
-trap '[ -z "$child" ] || kill -- "-$child" 2> /dev/null; say "interrupted; run it again to go on"; exit 130' INT TERM
+trap '[ -z "$child" ] || kill -- "-$child" 2> /dev/null; say "interrupted; run it again to continue"; exit 130' INT TERM
 
-# uv and the jar download get the index and the certificates that pip was told of; without any, the system's certificates.
+# uv and the jar download get the index and the certificates of pip's settings; without any, the system's certificates.
 inherit_pip_settings() {
     local line index=${PIP_INDEX_URL:-} extra=${PIP_EXTRA_INDEX_URL:-} certificates=${PIP_CERT:-}
     while IFS= read -r line; do
@@ -155,15 +155,15 @@ python=$(find_python)
 "$python" - << 'PYTHON' || fail "another set-up holds .setup.lock for half an hour" "wait for it, or end it"
 import fcntl, sys, time
 end = time.monotonic() + 1800
-told = False
+waiting = False
 while time.monotonic() < end:
     try:
         fcntl.flock(9, fcntl.LOCK_EX | fcntl.LOCK_NB)
         sys.exit(0)
     except BlockingIOError:
-        if not told:
+        if not waiting:
             print("setup: another set-up is running; waiting for it", file=sys.stderr, flush=True)
-            told = True
+            waiting = True
         time.sleep(0.2)
 sys.exit(1)
 PYTHON
@@ -174,7 +174,7 @@ if [ -e $VENV ] && [ ! -e $VENV/installing ] && [ ! -e $VENV/kind ]; then
 fi
 if [ -e $VENV/installing ] || [ ! -x $PYTHON ] || ! same $VENV/kind "$kind"; then
     if [ -e $VENV ]; then
-        say "$VENV is incomplete or of another kind: making it anew"
+        say "$VENV is incomplete or of another kind: making it again"
         rm -rf $VENV
     fi
     make_environment

@@ -1,4 +1,4 @@
-"""`weir dump`: part of a run as one folder that needs no broker. The folder appears whole, by a rename, or not at all."""
+"""`weir dump`: part of a run as a folder that needs no broker. The folder appears whole, by a rename, or not at all."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from schemas.records.metrics import StepMetrics
 MODEL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.safetensors")
 
 
-class Log(Protocol):
+class DumpedLog(Protocol):
     """A run's topics; `learner.replay.sources.log.LogSource` is the real one."""
 
     topics: Topics
@@ -42,8 +42,9 @@ class Log(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Dumping:
-    """What to dump: `steps` of a run, as a person wrote `asked`, and all from the checkpoint at or below the first one on."""
+class DumpPlan:
+    """What to dump: `steps` of a run, and all steps before them from the nearest checkpoint on. `asked`: the steps as a person
+    wrote them."""
 
     folder: RunFolder
     config: Config
@@ -58,14 +59,14 @@ class Dumping:
         return self.config.grpo.num_prompts_per_step
 
     def open_log(self, bootstrap: str) -> LogSource:
-        """The run's topics at its broker; whoever opens it closes it."""
+        """The run's topics at its broker; the caller closes them."""
         known = {
             name: topic_id for found in (*_manifests(self.folder), self.manifest) for name, topic_id in found.topic_ids.items()
         }
         return LogSource(self.config.kafka, bootstrap, str(self.config.run.id), self.manifest.run, self.prompts_per_step, known)
 
 
-def plan_dump(folder: RunFolder, config: Config, steps: range, asked: str, out: Path) -> Dumping:
+def plan_dump(folder: RunFolder, config: Config, steps: range, asked: str, out: Path) -> DumpPlan:
     """
     Raises:
         ConfigError: `out` exists. WeirError: there is no checkpoint to start from.
@@ -73,33 +74,33 @@ def plan_dump(folder: RunFolder, config: Config, steps: range, asked: str, out: 
     if out.exists():
         raise ConfigError([Problem("OUT", str(out), "exists", "give a folder that does not exist yet")])
     step, manifest, _ = nearest(folder.path / CHECKPOINTS, steps.start)
-    return Dumping(folder, config, steps, asked, out, step, manifest)
+    return DumpPlan(folder, config, steps, asked, out, step, manifest)
 
 
-def make_dump(what: Dumping, source: Log) -> Index:
+def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
     """Write the dump.
 
     Raises:
         ConfigError: the run has not trained these steps.
         WeirError: a topic that is gone, a record that is not the sealed one, a file that cannot be read or written.
     """
-    out, manifest, n = what.out, what.manifest, what.prompts_per_step
+    out, manifest, n = plan.out, plan.manifest, plan.prompts_per_step
     part = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with told(f"{out} was not written", out.parent):  # the room that there was is told, not what deleting the part makes
+        with told(f"{out} was not written", out.parent):  # an error names the room before the part is deleted
             part.mkdir(parents=True)
-            topics = _dump_topics(source, part, what)
-            shutil.copyfile(what.folder.config, part / CONFIG)
-            _copy_checkpoint(what.checkpoint, part / CHECKPOINTS / what.checkpoint.name)
-            _copy_model(what.config, part)
+            topics = _dump_topics(source, part, plan)
+            shutil.copyfile(plan.folder.config, part / CONFIG)
+            _copy_checkpoint(plan.checkpoint, part / CHECKPOINTS / plan.checkpoint.name)
+            _copy_model(plan.config, part)
             index = Index(
-                run_id=str(what.config.run.id),
+                run_id=str(plan.config.run.id),
                 uuid=manifest.run,
                 config_digest=manifest.config_digest,
                 prompts_per_step=n,
                 checkpoint=manifest.version,
-                last=what.steps.stop - 1,
+                last=plan.steps.stop - 1,
                 topics=topics,
             )
             whole = dump.seal_off(part, index)
@@ -114,13 +115,13 @@ def _manifests(folder: RunFolder) -> Iterator[Manifest]:
         try:
             yield checkpoint.read(path)
         except WeirError:
-            continue  # only topic ids are wanted of it
+            continue  # only its topic ids are wanted
 
 
-def _dump_topics(source: Log, part: Path, what: Dumping) -> dict[str, DumpedTopic]:
-    steps = range(what.manifest.version, what.steps.stop)
-    check_trained(steps, source.outcomes(), "--steps", what.asked, source.where)
-    run, n = what.manifest.run, what.prompts_per_step
+def _dump_topics(source: DumpedLog, part: Path, plan: DumpPlan) -> dict[str, DumpedTopic]:
+    steps = range(plan.manifest.version, plan.steps.stop)
+    check_trained(steps, source.outcomes(), "--steps", plan.asked, source.where)
+    run, n = plan.manifest.run, plan.prompts_per_step
     made = {}
     for version in steps:
         name = source.topics.trajectories(version)
@@ -132,7 +133,7 @@ def _dump_topics(source: Log, part: Path, what: Dumping) -> dict[str, DumpedTopi
     return made
 
 
-def _write(source: Log, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
+def _write(source: DumpedLog, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
     file = f"topics/{name.removeprefix(source.topics.prefix)}.msgpack"
     count = dump.write_records(part / file, name, records)
     info = source.topic(name)
@@ -149,7 +150,7 @@ def _step(record: StoredRecord) -> int | None:
 def _copy_checkpoint(source: Path, target: Path) -> None:
     """
     Raises:
-        WeirError: the run, which goes on, has deleted it meanwhile. OSError
+        WeirError: the run, which continues, has deleted it meanwhile. OSError: it cannot be copied.
     """
     try:
         shutil.copytree(source, target)
@@ -161,7 +162,7 @@ def _copy_checkpoint(source: Path, target: Path) -> None:
 
 
 def _copy_model(config: Config, part: Path) -> None:
-    """The model that the run started from: small beside a checkpoint, and nothing can be trained again without it."""
+    """The model that the run started from: small compared with a checkpoint, and no step can be trained again without it."""
     _copy_files(model_folder(config.model.path), part / "model")
     if config.model.tokenizer is not None and Path(config.model.tokenizer).is_dir():
         _copy_files(Path(config.model.tokenizer), part / "tokenizer")
@@ -170,4 +171,4 @@ def _copy_model(config: Config, part: Path) -> None:
 def _copy_files(source: Path, target: Path) -> None:
     target.mkdir()
     for path in sorted({path for pattern in MODEL_FILES for path in source.glob(pattern)}):
-        shutil.copyfile(path, target / path.name)  # the files of a hub's cache are links
+        shutil.copyfile(path, target / path.name)  # in a hub's cache, files are links

@@ -1,6 +1,6 @@
-"""Records as they were, written to an empty topic again: by a producer's `produce`, as fast as it takes them.
+"""Writing records as they were to an empty topic, by a producer's `produce`, as fast as it takes them.
 
-Invariants: every delivery report is looked at; a full queue is waited for, as long as the broker takes something at least every
+Invariants: every delivery report is checked; a full queue is waited for, as long as the broker takes something at least every
 `patience_s`.
 """
 
@@ -19,8 +19,8 @@ from schemas.errors import BrokerError
 POLL_S = 0.1
 
 
-class Producing(Protocol):
-    """What is used of `confluent_kafka.Producer`."""
+class ProducerClient(Protocol):
+    """The part of `confluent_kafka.Producer` that is used."""
 
     def produce(self, topic: str, **record: Any) -> None: ...
 
@@ -29,10 +29,10 @@ class Producing(Protocol):
     def __len__(self) -> int: ...
 
 
-class Refill:
-    """One topic."""
+class TopicRefill:
+    """Fills one topic."""
 
-    def __init__(self, producer: Producing, topic: str, patience_s: float, *, same_offsets: bool) -> None:
+    def __init__(self, producer: ProducerClient, topic: str, patience_s: float, *, same_offsets: bool) -> None:
         self._producer = producer
         self._topic = topic
         self._patience_s = patience_s
@@ -40,10 +40,10 @@ class Refill:
         self._failed: list[str] = []
 
     def write(self, records: Iterable[StoredRecord]) -> None:
-        """Write records in their order; with `same_offsets` each must get the offset that it had.
+        """Write records in order; with `same_offsets`, each must get the offset that it had.
 
         Raises:
-            BrokerError: a record was not taken, or got another offset. DeadlineExceeded: the broker takes nothing any more.
+            BrokerError: a record was refused, or got another offset. DeadlineExceeded: the broker no longer takes any.
         """
         for record in records:
             while not self._queue(record):
@@ -55,7 +55,7 @@ class Refill:
         self._check()
 
     def _queue(self, record: StoredRecord) -> bool:
-        """Whether there was room for it."""
+        """Returns whether there was room for it."""
         try:
             self._producer.produce(
                 self._topic,
@@ -72,7 +72,7 @@ class Refill:
         return True
 
     def _wait(self) -> None:
-        """Until the broker has taken something."""
+        """Wait until the broker has taken something."""
         deadline, left = Deadline(self._patience_s), len(self._producer)
         while len(self._producer) >= left:
             self._producer.poll(min(POLL_S, deadline.remaining()))
@@ -91,4 +91,4 @@ class Refill:
 
     def _check(self) -> None:
         if self._failed:
-            raise BrokerError(f"{self._topic} could not be filled: {self._failed[0]}; does somebody else write to it?")
+            raise BrokerError(f"{self._topic} could not be filled: {self._failed[0]}; is somebody else writing to it?")

@@ -1,4 +1,4 @@
-"""`weir replay`: the processes that train steps again, as many as the run had, and what they tell."""
+"""`weir replay`: the processes that train steps again, as many as the run had, and what they report."""
 
 from __future__ import annotations
 
@@ -13,39 +13,48 @@ from typing import Any
 
 from broker_config.locate import ENVIRONMENT
 from launch.observe.logtail import error_lines
-from launch.processes.children import Child, ChildSpec
+from launch.processes.children import Child
+from launch.processes.specs import ONE_NODE, ProcessSpec, process_environment
 from learner.replay.plan import Asked, Job
 from schemas.errors import WeirError
 
 GRACE_S = 5.0
 POLL_S = 0.1
 
-Say = Callable[[str], None]
 
+def run_replay(
+    asked: Asked,
+    job: Job,
+    bootstrap: str | None,
+    say: Callable[[str], None],
+    complain: Callable[[str], None],
+    keep_open: Sequence[int] = (),
+) -> int:
+    """Carry out a job to its end; returns its exit code (0 as recorded, 1 not, 2 wrong input).
 
-def replay(asked: Asked, job: Job, bootstrap: str | None, say: Say, complain: Say, keep_open: Sequence[int] = ()) -> int:
-    """Carry out a job to its end, saying what it tells; returns its exit code (0 as recorded, 1 not, 2 wrong input).
-
-    `bootstrap`: the run's broker, None for a dump. `keep_open`: file descriptors that the processes hold while they live.
+    Args:
+        bootstrap: the run's broker, None for a dump.
+        say, complain: where the lines of the report go, and its errors.
+        keep_open: file descriptors that the processes hold while they live.
 
     Raises:
-        WeirError: the processes ended without telling why.
+        WeirError: the processes ended without reporting why.
     """
     with tempfile.TemporaryDirectory(prefix="weir-replay-") as made:
         report = Path(made) / "report.jsonl"
         report.touch()
-        env = environment(Path(made), bootstrap)
-        words = command(asked, job.present.learner.nproc, report, verified=job.index is not None)
-        spec = ChildSpec("replay", words, env, Path(made) / "replay.log", GRACE_S, keep_open)
-        child = Child(spec, Path.cwd())
+        env = replay_environment(Path(made), bootstrap)
+        words = replay_command(asked, job.present.learner.nproc, report, verified=job.index is not None)
+        spec = ProcessSpec("replay", words, env, Path(made) / "replay.log", GRACE_S)
+        child = Child(spec, Path.cwd(), keep_open)
         try:
-            for told in follow(report, lambda: child.poll() is not None):
-                if "line" in told:
-                    say(told["line"])
+            for entry in follow_report(report, lambda: child.poll() is not None):
+                if "line" in entry:
+                    say(entry["line"])
                     continue
-                for error in told["errors"]:
+                for error in entry["errors"]:
                     complain(f"error: {error}")
-                return int(told["end"])
+                return int(entry["end"])
         finally:
             child.kill()
             while child.poll() is None:
@@ -54,15 +63,14 @@ def replay(asked: Asked, job: Job, bootstrap: str | None, say: Say, complain: Sa
         raise WeirError(f"the replay's process ended with code {child.poll()}:\n{lines}")
 
 
-def environment(made: Path, bootstrap: str | None) -> dict[str, str]:
-    """Environment of the processes. What they leave for a moment lies in `made`, which goes with the command, also when they are
+def replay_environment(made: Path, bootstrap: str | None) -> dict[str, str]:
+    """Environment of the processes. Their temporary files are in `made`, which is removed with the command, even if they are
     killed."""
-    places = {"TMPDIR": str(made)} | ({} if bootstrap is None else {ENVIRONMENT: bootstrap})
-    return {**os.environ, "PYTHONUNBUFFERED": "1", **places}
+    return process_environment(os.environ, {"TMPDIR": str(made)} | ({} if bootstrap is None else {ENVIRONMENT: bootstrap}))
 
 
-def follow(report: Path, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
-    """The entries of a report as they come, until `over`; a last one that was cut off is left out."""
+def follow_report(report: Path, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+    """The entries of a report as they come, until `over`; a last entry that was cut off is left out."""
     with report.open(encoding="utf-8") as lines:
         rest = ""
         while True:
@@ -75,9 +83,9 @@ def follow(report: Path, over: Callable[[], bool]) -> Iterator[dict[str, Any]]:
             time.sleep(POLL_S)
 
 
-def command(asked: Asked, nproc: int, report: Path, *, verified: bool = False) -> list[str]:
+def replay_command(asked: Asked, nproc: int, report: Path, *, verified: bool = False) -> list[str]:
     """A single process needs no torchrun, whose start takes seconds. `verified`: the dump's files were hashed already."""
-    several = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(nproc)]
+    several = ["-m", "torch.distributed.run", *ONE_NODE, "--nproc-per-node", str(nproc)]
     words = [sys.executable, *(several if nproc > 1 else []), "-m", "learner.replay", str(asked.folder)]
     for name, value in (("--step", asked.step), ("--to", asked.to), ("--group", asked.group), ("--report", report)):
         words += [name, str(value)] if value is not None else []

@@ -1,6 +1,17 @@
-"""The `weir` command: a thin door to the packages.
+"""The `weir` command: a thin layer over the packages.
 
-Importing them takes a second. A Ctrl-C in it finds nothing started: the process is gone at once, and quietly.
+    app.py                 the command itself: its subcommands, exit codes and errors
+    broker_commands.py     `weir broker`
+    operator_commands.py   `weir stop`, `weir drain`
+    operator_requests.py   when to write what an operator asks for, and when it has been carried out
+    replay_commands.py     `weir replay`, `weir dump`, `weir load`
+    run_status.py          `weir status`
+    show.py, describe.py   `weir show`: reading records, and a record in words
+    topic_names.py         which topics a command line means
+    export.py              `weir export`
+    session.py             which run, its config, its broker
+
+Importing them takes a second. A Ctrl-C during the imports finds nothing started: the process ends at once, and quietly.
 """
 
 from __future__ import annotations
@@ -9,11 +20,11 @@ import os
 import signal
 from types import FrameType
 
-INTERRUPTED = 130
+from launch.exit_codes import INTERRUPTED
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    # Not by an exception: half-imported modules would turn it into others, or print it.
+    # Not by an exception: half-imported modules would turn it into another one, or print it.
     os._exit(INTERRUPTED)
 
 

@@ -1,6 +1,6 @@
-"""`weir`: look at a run, its topics and its broker; stop it. Every command says what it needs; none needs more.
+"""`weir`: the command with its subcommands, its exit codes and its errors.
 
-Commands that need the local broker start it and stop it again, unless it ran already or `weir broker start` started it.
+A command that needs the local broker starts it and stops it again, unless it was running already.
 """
 
 from __future__ import annotations
@@ -17,12 +17,26 @@ from typing import Annotated, Any
 import typer
 
 from broker_config import logs
+from broker_config.clients.admin import topic_names, topics_of_run
 from broker_config.clients.reader import Record
 from broker_config.locate import configured_servers
+from broker_config.topics import parse
 from launch.cli import broker_commands, operator_commands, replay_commands
-from launch.cli.describe import Text, as_json, as_lines
-from launch.cli.session import Chosen, RunOption, bounds_of, choose, connected, no_topics, note, resolve, run_topics, watched
+from launch.cli.describe import TextOf, record_json, record_lines
+from launch.cli.session import (
+    ChosenRun,
+    OverridesArgument,
+    RunOption,
+    bounds_of,
+    choose_run,
+    connected,
+    no_topics,
+    note,
+    watched_run,
+)
+from launch.cli.topic_names import resolve_topics
 from launch.config.model_facts import looks_like_hub_name
+from launch.exit_codes import FAILED, FINISHED, INTERRUPTED, WRONG_INPUT
 from schemas.config.kafka import KafkaConfig
 from schemas.disk import explain
 from schemas.errors import ConfigError, Problem, WeirError
@@ -30,8 +44,10 @@ from schemas.errors import ConfigError, Problem, WeirError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
-    help="Look at a run, its topics and its broker; stop it. Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted.",
+    help="Look at a run, its topics and its broker; stop, replay or archive it. Exit codes: 0 done, 1 failed, 2 wrong input, "
+    "130 interrupted.",
 )
 app.add_typer(broker_commands.app, name="broker")
 
@@ -43,41 +59,41 @@ def show(
         typer.Argument(
             metavar="TOPIC...",
             help="Full names, or control, status, requests, metrics, quarantine, trajectories, validation "
-            "(trajectories.v00000012 for one version). By default all but the last two.",
+            "(trajectories.v00000012 for one version). By default, all but the last two.",
             show_default=False,
         ),
     ] = None,
     run: RunOption = None,
     version: Annotated[int | None, typer.Option(help="Target version of trajectories and validation.", min=0)] = None,
-    key: Annotated[str | None, typer.Option(help="Only records whose key contains this.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Records, at most.", min=1)] = None,
-    text: Annotated[bool, typer.Option("--text", help="Print prompts, completions and rewards.")] = False,
-    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object a record, with all token ids.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with records as they come, until Ctrl-C.")] = False,
+    key: Annotated[str | None, typer.Option(help="Only records whose key contains this text.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Print at most this many records.", min=1)] = None,
+    text: Annotated[bool, typer.Option("--text", help="Also print prompts, completions and rewards.")] = False,
+    as_json_: Annotated[bool, typer.Option("--json", help="Print one JSON object per record, with all token ids.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with records as they come, until Ctrl-C.")] = False,
 ) -> None:
-    """Decode records for a person: one line each."""
+    """Print records in words, one line each."""
     from launch.cli.show import records
 
     words = topics or []
-    chosen = choose(run, words)
-    decoder = _text(chosen) if text else None
+    chosen = choose_run(run, words)
+    text_of = _text_of(chosen) if text else None
     with connected(chosen.kafka) as (bootstrap, admin, deadline):
-        names = resolve(words, chosen.run_id, run_topics(admin, chosen.run_id, deadline), version)
+        names = resolve_topics(words, chosen.run_id, topics_of_run(admin, chosen.run_id, deadline), version)
         found: Iterator[Record] = records(chosen.kafka, bootstrap, admin, names, follow=follow, deadline=deadline)
         found = islice((record for record in found if key is None or key in (record.key or "")), limit)
         heading = None
         for record in found:
             if as_json_:
-                typer.echo(json.dumps(as_json(record, decoder), ensure_ascii=False))
+                typer.echo(json.dumps(record_json(record, text_of), ensure_ascii=False))
                 continue
             if record.topic != heading and len(names) > 1:
                 heading = record.topic
                 typer.echo(f"== {heading}")
-            typer.echo("\n".join(as_lines(record, decoder)))
+            typer.echo("\n".join(record_lines(record, text_of)))
 
 
-def _text(chosen: Chosen) -> Text:
-    """The run's tokenizer.
+def _text_of(chosen: ChosenRun) -> TextOf:
+    """By the run's tokenizer.
 
     Raises:
         ConfigError: the run's config is not on this machine, or its tokenizer is not.
@@ -92,18 +108,15 @@ def _text(chosen: Chosen) -> Text:
     from producer.data import load_tokenizer
 
     tokenizer = load_tokenizer(model)
-    return Text(lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False)))
+    return lambda ids: str(tokenizer.decode(list(ids), skip_special_tokens=False))
 
 
 @app.command("topics")
 def topics_(
     run: RunOption = None,
-    all_runs: Annotated[bool, typer.Option("--all", help="All runs that the broker holds.")] = False,
+    all_runs: Annotated[bool, typer.Option("--all", help="List all runs that the broker has topics of.")] = False,
 ) -> None:
-    """List a run's topics with the number of records."""
-    from broker_config.clients.admin import topic_names
-    from broker_config.topics import parse
-
+    """List a run's topics, with the number of records in each."""
     if all_runs:
         with connected(KafkaConfig()) as (_, admin, deadline):
             counts: dict[str, int] = {}
@@ -114,9 +127,9 @@ def topics_(
         for run_id, count in counts.items():
             typer.echo(f"{run_id}  {count} topics")
         return
-    chosen = choose(run)
+    chosen = choose_run(run)
     with connected(chosen.kafka) as (_, admin, deadline):
-        names = run_topics(admin, chosen.run_id, deadline)
+        names = topics_of_run(admin, chosen.run_id, deadline)
         sizes = bounds_of(admin, names, deadline)
     if not names:
         raise no_topics(chosen)
@@ -130,18 +143,18 @@ def topics_(
 @app.command()
 def status(
     run: RunOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
-    as_json_: Annotated[bool, typer.Option("--json", help="One JSON object; with --follow one a second, a line each.")] = False,
-    timeout_s: Annotated[float, typer.Option(help="How long reading the topics may take.", min=1)] = 20.0,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until Ctrl-C.")] = False,
+    as_json_: Annotated[bool, typer.Option("--json", help="Print one JSON object; with --follow, one line a second.")] = False,
+    timeout_s: Annotated[float, typer.Option(help="Seconds that reading the topics may take.", min=1)] = 20.0,
 ) -> None:
-    """What a run does now, or did last, as its topics tell.
+    """Show what a run is doing, or what it did last.
 
-    Open versions and who has their slots, producers, the last refit rounds, what the learner waits for, what was counted since it
-    started.
+    Lists the open versions and who works on their slots, the producers, the last refit rounds, what the learner waits for, and
+    what it has counted since it started.
     """
     from launch.cli import run_status
 
-    with watched(run, timeout_s, " (--timeout-s)") as found:
+    with watched_run(run, timeout_s, " (--timeout-s)") as found:
         if as_json_:
             run_status.print_json(found.watch, follow=follow)
         else:
@@ -158,13 +171,13 @@ app.command()(replay_commands.load)
 @app.command()
 def check(
     config: Annotated[str, typer.Argument(metavar="CONFIG", help="A run's YAML file.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value...", help="Overrides.", show_default=False)] = None,
-    broker: Annotated[bool, typer.Option("--broker", help="Also ask the configured broker whether it would serve us.")] = False,
+    overrides: OverridesArgument = None,
+    broker: Annotated[bool, typer.Option("--broker", help="Also check that the configured broker would serve the run.")] = False,
 ) -> None:
-    """Check a run's file as `launch/run_cluster.sh` does before it starts anything."""
-    from launch.config.check import load
+    """Check a run's file, as launch/run_cluster.sh does before it starts anything."""
+    from launch.config.check import load_checked
 
-    checked = load(config, overrides or [])
+    checked = load_checked(config, overrides or [])
     for warning in checked.warnings:
         note(f"warning: {warning}")
     if broker:
@@ -183,21 +196,18 @@ def check(
 @app.command()
 def export(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
-    step: Annotated[int, typer.Option("--step", help="Version whose weights are meant.", min=0)],
+    step: Annotated[int, typer.Option("--step", help="The version to copy.", min=0)],
     run: RunOption = None,
 ) -> None:
-    """Copy the Hugging Face checkpoint of a version."""
+    """Copy the exported Hugging Face checkpoint of a version."""
     from launch.cli.export import copy_export
 
-    chosen = choose(run)
-    if chosen.folder is None:
-        why = "its folder is not on this machine"
-        raise ConfigError([Problem("run", chosen.run_id, why, "give the run's folder with --run")])
-    typer.echo(f"{copy_export(chosen.folder, step, out)} -> {out}")
+    folder, _ = choose_run(run).on_this_machine()
+    typer.echo(f"{copy_export(folder, step, out)} -> {out}")
 
 
 WRONG_USAGE: type[Any] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "show"))
-"""What the command line's parser raises: typer gives it no name of its own. `show()` prints it, `exit_code` is 2."""
+"""What the parser of the command line raises; typer has no name of its own for it. `show()` prints it, `exit_code` is 2."""
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
@@ -212,24 +222,24 @@ def main() -> int:
         signal.signal(signal.SIGHUP, _terminated)
     try:
         code = app(prog_name="weir", standalone_mode=False)
-        return code if isinstance(code, int) else 0
+        return code if isinstance(code, int) else FINISHED
     except typer.Exit as exit_:
         return exit_.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return 130
+        return INTERRUPTED
     except WRONG_USAGE as error:
         error.show()
         return int(error.exit_code)
     except ConfigError as error:
         note("\n".join(f"error: {problem}" for problem in error.problems))
-        return 2
+        return WRONG_INPUT
     except WeirError as error:
         note(f"error: {error}")
-        return 1
+        return FAILED
     except BrokenPipeError:
-        # `weir show ... | head`: whoever read has had enough.
+        # `weir show ... | head`: whoever was reading has seen enough.
         sys.stderr.close()
-        return 0
+        return FINISHED
     except OSError as error:
         note(f"error: {explain(error)}")
-        return 1
+        return FAILED

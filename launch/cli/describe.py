@@ -1,11 +1,10 @@
-"""A record as a person reads it: pure functions of a record's bytes. Any record gets a line; a damaged one says what is wrong."""
+"""A record as a person reads it: pure functions of its bytes. Every record gets a line; a damaged one gets what is wrong."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from broker_config.clients.reader import Record
@@ -17,8 +16,8 @@ from schemas.records.headers import group_gist
 from schemas.records.metrics import StepMetrics
 from schemas.records.quarantine import Quarantined
 
-Decode = Callable[[Sequence[int]], str]
-"""Token ids to text."""
+TextOf = Callable[[Sequence[int]], str]
+"""Decodes token ids: a run's tokenizer."""
 
 SHOWN_METRICS = (
     ("reward", "train/reward", ".3f"),
@@ -29,25 +28,18 @@ SHOWN_METRICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
-    """How to print prompts and completions."""
-
-    decode: Decode
-
-
-def as_lines(record: Record, text: Text | None = None) -> list[str]:
-    """One line, and with `text` the prompt and completions of a group below it."""
+def record_lines(record: Record, text_of: TextOf | None = None) -> list[str]:
+    """One line; with `text_of`, the prompt and the completions of a group below it."""
     where = f"[{record.partition}]@{record.offset}"
     try:
-        described = _described(record, text)
+        described = _described(record, text_of)
     except RecordRefused as refused:
         return [f"{where:<9} {record.key or '-'}  unreadable: {refused} ({len(record.value)} bytes)"]
     return [f"{where:<9} {described[0]}", *described[1:]]
 
 
-def as_json(record: Record, text: Text | None = None) -> dict[str, Any]:
-    """The record with its place; numbers of a group as lists, so that other programs can read them."""
+def record_json(record: Record, text_of: TextOf | None = None) -> dict[str, Any]:
+    """The record with its place; the arrays of a group as lists, so that other programs can read them."""
     place = {
         "topic": record.topic,
         "partition": record.partition,
@@ -56,12 +48,12 @@ def as_json(record: Record, text: Text | None = None) -> dict[str, Any]:
         "key": record.key,
     }
     try:
-        return {**place, "value": _json_value(record, text)}
+        return {**place, "value": _json_value(record, text_of)}
     except RecordRefused as refused:
         return {**place, "unreadable": str(refused), "bytes": len(record.value)}
 
 
-def _kind(record: Record) -> str:
+def _topic_kind(record: Record) -> str:
     name = parse(record.topic)
     return name.kind if name is not None else "unknown"
 
@@ -70,10 +62,10 @@ def _is_seal(record: Record) -> bool:
     return (record.key or "").endswith("/seal")
 
 
-def _described(record: Record, text: Text | None) -> list[str]:
-    match _kind(record):
+def _described(record: Record, text_of: TextOf | None) -> list[str]:
+    match _topic_kind(record):
         case "trajectories" | "validation":
-            return [_seal_line(record)] if _is_seal(record) else _group_lines(group.decode(record.value), text)
+            return [_seal_line(record)] if _is_seal(record) else _group_lines(group.decode(record.value), text_of)
         case "control":
             return [_control_line(control.decode(record.value))]
         case "status":
@@ -85,40 +77,40 @@ def _described(record: Record, text: Text | None) -> list[str]:
         case "quarantine":
             return [_quarantine_line(Quarantined.from_bytes(record.value))]
         case _:
-            raise RecordRefused("topic", f"{record.topic} is no topic of a run")
+            raise RecordRefused("topic", f"{record.topic} is not a topic of a run")
 
 
-def _json_value(record: Record, text: Text | None) -> Any:
-    match _kind(record):
+def _json_value(record: Record, text_of: TextOf | None) -> Any:
+    match _topic_kind(record):
         case "trajectories" | "validation":
-            return _json_seal(record) if _is_seal(record) else _json_group(group.decode(record.value), text)
+            return _json_seal(record) if _is_seal(record) else _json_group(group.decode(record.value), text_of)
         case "unknown":
-            raise RecordRefused("topic", f"{record.topic} is no topic of a run")
+            raise RecordRefused("topic", f"{record.topic} is not a topic of a run")
         case _:
-            _described(record, None)  # refuses what is no record of its topic
+            _described(record, None)  # refuses what is not a record of its topic
             return json.loads(record.value)
 
 
 # Groups and seals
 
 
-def _group_lines(g: TrajectoryGroup, text: Text | None) -> list[str]:
+def _group_lines(g: TrajectoryGroup, text_of: TextOf | None) -> list[str]:
     gist = group_gist(g)
     known = sorted({span.version for t in g.trajectories for span in t.spans})
     versions = "-".join(str(v) for v in dict.fromkeys([known[0], known[-1]])) if known else "-"
     finish = " ".join(f"{name}:{count}" for name, count in sorted(gist["finish"].items()))
     head = f"{g.request}  reward {gist['reward']:.3f} {_brief(gist['rewards'])}  len {_brief(gist['len'])}  {finish}"
     lines = [f"{head}  row {g.row}  versions {versions}  {g.producer}  {g.seconds:.2f} s"]
-    if text is not None:
-        lines.append(f"    prompt      {_quoted(text.decode(g.prompt.tolist()))}")
-        lines += [f"    {_trajectory_line(t, text)}" for t in sorted(g.trajectories, key=lambda t: -t.reward)]
+    if text_of is not None:
+        lines.append(f"    prompt      {_quoted(text_of(g.prompt.tolist()))}")
+        lines += [f"    {_trajectory_line(t, text_of)}" for t in sorted(g.trajectories, key=lambda t: -t.reward)]
     return lines
 
 
-def _trajectory_line(t: Trajectory, text: Text) -> str:
+def _trajectory_line(t: Trajectory, text_of: TextOf) -> str:
     parts = " ".join(f"{name}={value:g}" for name, value in t.rewards.items()) if len(t.rewards) > 1 else ""
     mark = " (truncated)" if t.truncated else ""
-    return f"{t.reward:>10.3f}  {_quoted(text.decode(t.tokens.tolist()))}{mark}" + (f"  {parts}" if parts else "")
+    return f"{t.reward:>10.3f}  {_quoted(text_of(t.tokens.tolist()))}{mark}" + (f"  {parts}" if parts else "")
 
 
 def _quoted(words: str) -> str:
@@ -134,7 +126,7 @@ def _brief(values: Sequence[float]) -> str:
 
 
 def _seal(record: Record) -> seal.Seal:
-    """A seal, whoever's it is: the run and version that it names itself are taken for right."""
+    """A seal of any run: the run and the version that it names are taken for right."""
     unpacked = group.unpack(record.value, seal.SCHEMA)
     run, version, slots = unpacked.get("run"), unpacked.get("version"), unpacked.get("slots")
     if not isinstance(run, str) or not isinstance(version, int) or not isinstance(slots, list):
@@ -158,7 +150,7 @@ def _json_seal(record: Record) -> dict[str, Any]:
     return {"run": s.run, "incarnation": s.incarnation, "config_digest": s.config_digest, "version": s.version, "slots": slots}
 
 
-def _json_group(g: TrajectoryGroup, text: Text | None) -> dict[str, Any]:
+def _json_group(g: TrajectoryGroup, text_of: TextOf | None) -> dict[str, Any]:
     trajectories = []
     for t in g.trajectories:
         entry: dict[str, Any] = {
@@ -170,8 +162,8 @@ def _json_group(g: TrajectoryGroup, text: Text | None) -> dict[str, Any]:
             "logprobs": t.logprobs.tolist(),
             "spans": [[s.version, s.start, s.end] for s in t.spans],
         }
-        if text is not None:
-            entry["text"] = text.decode(t.tokens.tolist())
+        if text_of is not None:
+            entry["text"] = text_of(t.tokens.tolist())
         trajectories.append(entry)
     value: dict[str, Any] = {
         "run": g.run,
@@ -186,8 +178,8 @@ def _json_group(g: TrajectoryGroup, text: Text | None) -> dict[str, Any]:
         "prompt": g.prompt.tolist(),
         "trajectories": trajectories,
     }
-    if text is not None:
-        value["prompt_text"] = text.decode(g.prompt.tolist())
+    if text_of is not None:
+        value["prompt_text"] = text_of(g.prompt.tolist())
     return value
 
 
@@ -200,7 +192,7 @@ def _control_line(record: control.Claim | control.State) -> str:
     s = record
     window = f"{min(s.window)}-{max(s.window)}" if s.window else "none"
     parts = [f"F {s.frontier if s.frontier is not None else '-'}", f"sealed through {s.sealed_through}", f"window {window}"]
-    members = [f"{name}@{m.held}" + (" (drains)" if m.draining else "") for name, m in sorted(s.members.items())]
+    members = [f"{name}@{m.held}" + (" (draining)" if m.draining else "") for name, m in sorted(s.members.items())]
     parts.append("members " + (" ".join(members) or "none"))
     if s.round is not None:
         parts.append(f"round {s.round.number} of version {s.round.version}: {s.round.phase} ({', '.join(s.round.members)})")

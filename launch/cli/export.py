@@ -1,4 +1,4 @@
-"""`weir export`: handing out an exported Hugging Face checkpoint."""
+"""`weir export`: a copy of a Hugging Face checkpoint that the run has exported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def copy_export(folder: RunFolder, step: int, out: Path) -> Path:
     """Copy `hf/step_<step>/` to `out`, which appears whole or not at all; returns what was copied.
 
     Raises:
-        ConfigError: `out` exists. WeirError: the version was not exported, with what there is; `out` cannot be written.
+        ConfigError: `out` exists. WeirError: the version was not exported, with those that were; `out` cannot be written.
     """
     if out.exists():
         raise ConfigError([Problem("OUT", str(out), "exists", "give a folder that does not exist yet")])
@@ -39,7 +39,7 @@ def _missing(folder: RunFolder, step: int, source: Path) -> str:
     words = f"{folder.run_id} has no exported checkpoint of version {step} ({source}); exported versions: {exported}"
     if step in saved:
         checkpoint = folder.path / "checkpoints" / f"step_{step:08d}"
-        words += f"; {checkpoint} is a training checkpoint of it, which only a learner can turn into one"
+        words += f"; {checkpoint} is a training checkpoint of that version, which only a learner can export"
     elif saved:
         words += f"; training checkpoints: {', '.join(map(str, saved))}"
     return words

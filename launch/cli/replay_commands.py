@@ -1,4 +1,4 @@
-"""`weir replay`, `weir dump`, `weir load`: trained steps again, and part of a run as a folder."""
+"""`weir replay`, `weir dump`, `weir load`: training steps again, and part of a run as a folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from launch.cli.session import Chosen, RunOption, choose, note
+from launch.cli.session import OverridesArgument, RunOption, choose_run, note
 from schemas.config.file import load as load_config
 from schemas.errors import ConfigError, Problem
 
@@ -17,68 +17,78 @@ _STEPS = re.compile(r"(\d{1,8})(?:\.\.(\d{1,8}))?", re.ASCII)
 
 
 def replay(
-    step: Annotated[int | None, typer.Option("--step", help="Version to train again.", min=0, show_default=False)] = None,
-    to: Annotated[int | None, typer.Option("--to", help="Last one; --step alone by default.", min=0, show_default=False)] = None,
+    step: Annotated[int | None, typer.Option("--step", help="The version to train again.", min=0, show_default=False)] = None,
+    to: Annotated[
+        int | None, typer.Option("--to", help="The last version to train again; --step by default.", min=0, show_default=False)
+    ] = None,
     run: RunOption = None,
-    from_: Annotated[Path | None, typer.Option("--from", help="A dump, instead of a run.", show_default=False)] = None,
+    from_: Annotated[
+        Path | None, typer.Option("--from", help="A dump to replay from, instead of a run.", show_default=False)
+    ] = None,
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", metavar="KEY", help="Show one group token by token, such as v00000012/s0031.", show_default=False
+            "--group", metavar="KEY", help="Show one group, such as v00000012/s0031, token by token.", show_default=False
         ),
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="key=value", help="Train with another config, and show what changes.", show_default=False),
+        typer.Option(
+            "--set",
+            metavar="key=value",
+            help="Train with a key changed, and show what comes out differently.",
+            show_default=False,
+        ),
     ] = None,
 ) -> None:
-    """Train steps again from the log, from the nearest checkpoint on, and compare with what was recorded.
+    """Train steps again from the log, and compare them with what was recorded.
 
-    One line a step. Exit code 0: all is as recorded; 1: something differs, or is not there; 2: wrong input. Nothing of the run is
-    written to. A checkpoint holds pickled Python objects: give no dump of people whom you do not trust.
+    Training starts at the nearest checkpoint and prints one line per step. Exit code 0: everything is as recorded; 1: something
+    differs, or is missing; 2: wrong input. Nothing is written to the run. A checkpoint holds pickled Python objects: replay only
+    dumps from people whom you trust.
     """
-    from launch.archive.replay import replay as carry_out
+    from launch.archive.replay import run_replay
     from launch.processes.broker import use_broker
     from learner.replay.plan import Asked, make_job
     from learner.replay.sources.dump import CONFIG, read_index
 
     if run is not None and from_ is not None:
-        raise ConfigError([Problem("--from", str(from_), "a dump holds its run", "give --run or --from")])
+        raise ConfigError([Problem("--from", str(from_), "a dump is of one run", "give either --run or --from")])
     if from_ is not None:
-        read_index(from_)  # a run's own folder would do without its broker
-    folder = from_ if from_ is not None else _folder(choose(run))
+        read_index(from_)  # refuses a run's own folder, which cannot be replayed without its broker
+    folder = from_ if from_ is not None else choose_run(run).on_this_machine()[0].path
     asked = Asked(folder, step, to, group, sets or [])
-    job = make_job(asked)  # wrong input is told before anything is started
+    job = make_job(asked)  # wrong input is reported before anything is started
     load_config(folder / CONFIG, asked.sets)  # also in sections that the learner does not read
     if job.index is not None:
-        code = carry_out(asked, job, None, typer.echo, note)
+        code = run_replay(asked, job, None, typer.echo, note)
     else:
         with use_broker(job.config.kafka, note) as broker:
-            keep_open = () if broker.lock is None else (broker.lock,)
-            code = carry_out(asked, job, broker.bootstrap, typer.echo, note, keep_open)
+            code = run_replay(asked, job, broker.bootstrap, typer.echo, note, broker.keep_open)
     if code:
         raise typer.Exit(code)
 
 
 def dump(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that does not exist yet.")],
-    steps: Annotated[str, typer.Option("--steps", metavar="A..B", help="Versions to write, such as 10..20.")],
+    steps: Annotated[str, typer.Option("--steps", metavar="A..B", help="The versions to write, such as 10..20.")],
     run: RunOption = None,
 ) -> None:
-    """Write steps of a run to one folder: topics, checkpoint, config, model. weir replay --from reads it without a broker."""
+    """Write steps of a run to a folder that needs no broker: topics, checkpoint, config, model.
+
+    weir replay --from and weir load read it.
+    """
     from launch.archive.dump import make_dump, plan_dump
     from launch.processes.broker import use_broker
 
     match = _STEPS.fullmatch(steps)
     wanted = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
     if not wanted:
-        raise ConfigError([Problem("--steps", steps, "no range of versions", "write 10..20, or 10")])
-    chosen = choose(run)
-    _folder(chosen)
-    assert chosen.folder is not None and chosen.config is not None
-    dumping = plan_dump(chosen.folder, chosen.config, wanted, steps, out)
-    with use_broker(chosen.config.kafka, note) as broker, closing(dumping.open_log(broker.bootstrap)) as log:
-        index = make_dump(dumping, log)
+        raise ConfigError([Problem("--steps", steps, "not a range of versions", "write 10..20, or 10")])
+    run_folder, config = choose_run(run).on_this_machine()
+    plan = plan_dump(run_folder, config, wanted, steps, out)
+    with use_broker(config.kafka, note) as broker, closing(plan.open_log(broker.bootstrap)) as log:
+        index = make_dump(plan, log)
     size = sum(found.bytes for found in index.files.values()) / (1 << 20)
     records = sum(topic.records for topic in index.topics.values())
     typer.echo(
@@ -87,26 +97,21 @@ def dump(
 
 
 def load(
-    folder: Annotated[Path, typer.Argument(metavar="DUMP", help="A folder that weir dump wrote.")],
-    overrides: Annotated[list[str] | None, typer.Argument(metavar="key=value...", help="Overrides.", show_default=False)] = None,
-    run: Annotated[str | None, typer.Option("--run", help="Id of the run that it becomes; its own by default.")] = None,
+    folder: Annotated[Path, typer.Argument(metavar="DUMP", help="A folder that weir dump has written.")],
+    overrides: OverridesArgument = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="Id of the run that it becomes; by default, that of the dumped run.")
+    ] = None,
 ) -> None:
-    """Put a dump back: its topics on the broker, its folder under runs/. The run can be shown, replayed and forked from.
+    """Make a run from a dump: its topics on the broker, its folder under runs/.
 
-    A checkpoint holds pickled Python objects: load no dump of people whom you do not trust.
+    The run can be shown, replayed and forked from. A checkpoint holds pickled Python objects: load only dumps from people whom
+    you trust.
     """
-    from launch.archive.load import BrokerTarget, plan_load
-    from launch.archive.load import load as carry_out
+    from launch.archive.load import BrokerTarget, load_dump, plan_load
     from launch.processes.broker import use_broker
 
-    loading = plan_load(folder, run, overrides or [])
-    with use_broker(loading.config.kafka, note) as broker:
-        carry_out(loading, BrokerTarget(loading.config.kafka, broker.bootstrap, str(loading.config.run.id)))
-    typer.echo(f"{loading.config.folder}: steps {loading.index.checkpoint} to {loading.index.last}")
-
-
-def _folder(chosen: Chosen) -> Path:
-    if chosen.folder is None:
-        why = "its folder is not on this machine"
-        raise ConfigError([Problem("run", chosen.run_id, why, "give the run's folder with --run")])
-    return chosen.folder.path
+    plan = plan_load(folder, run, overrides or [])
+    with use_broker(plan.config.kafka, note) as broker:
+        load_dump(plan, BrokerTarget(plan.config.kafka, broker.bootstrap, str(plan.config.run.id)))
+    typer.echo(f"{plan.config.folder}: steps {plan.index.checkpoint} to {plan.index.last}")

@@ -1,4 +1,4 @@
-"""Reading topics for `weir show`: from their first record to where they ended, or on and on."""
+"""Reading topics for `weir show`: from their first records to their ends, or on and on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from schemas.config.kafka import KafkaConfig
 def records(
     kafka: KafkaConfig, bootstrap: str, admin: AdminClient, names: Sequence[str], *, follow: bool, deadline: Deadline
 ) -> Iterator[Record]:
-    """Records topic by topic; with `follow`, of all topics as they come, without end.
+    """Records, topic by topic; with `follow`, of all topics as they come, without end.
 
     Raises:
         DeadlineExceeded: the broker sends nothing for a while though there is more.
@@ -42,7 +42,7 @@ def records(
 
 def _following(consumer: Consumer, starts: dict[tuple[str, int], int], deadline: Deadline) -> Iterator[Record]:
     assign(consumer, starts, deadline)
-    while True:  # until the reader of this iterator ends it, or Ctrl-C
+    while True:  # until whoever reads this iterator ends it, or Ctrl-C
         message = data_of(consumer.poll(POLL_S))
         if message is not None:
             yield of_message(message).decoded()

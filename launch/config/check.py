@@ -1,6 +1,7 @@
-"""Reading and checking a run's file as a whole: every problem of every section and between them, in one error.
+"""Reading and checking a run's file as a whole: every problem in the sections and between them, in one error.
 
-A rule that needs a section which could not be read is left out; the others still speak, so that a person mends all at once.
+A rule that needs a section which could not be read is left out. The others are still applied, so that a person can fix everything
+at once.
 """
 
 from __future__ import annotations
@@ -12,43 +13,45 @@ from typing import Any, cast
 
 from launch.config import rules
 from launch.config.model_facts import read_model_facts
-from launch.config.rules import Context, Machine, Rule
+from launch.config.rules import Machine, Rule, RuleContext
 from schemas.config import file as config_file
 from schemas.config.config import SECTIONS, Config
 from schemas.errors import ConfigError, Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A file without errors, and what it should perhaps not say."""
+class CheckedConfig:
+    """A file without errors, and what is probably not meant in it."""
 
     config: Config
     warnings: Sequence[Problem]
 
 
-def load(path: str | Path, overrides: Sequence[str] = (), *, machine: Machine | None = None, resuming: bool = False) -> Checked:
+def load_checked(
+    path: str | Path, overrides: Sequence[str] = (), *, machine: Machine | None = None, resuming: bool = False
+) -> CheckedConfig:
     """Read a run's file and check all of it.
 
     Raises:
         ConfigError: every problem of the sections and between them.
     """
-    return check(config_file.read(path, overrides), machine=machine, resuming=resuming)
+    return check_raw(config_file.read(path, overrides), machine=machine, resuming=resuming)
 
 
-def check(raw: Mapping[str, Any], *, machine: Machine | None = None, resuming: bool = False) -> Checked:
-    """`load` for a mapping that was already read.
+def check_raw(raw: Mapping[str, Any], *, machine: Machine | None = None, resuming: bool = False) -> CheckedConfig:
+    """`load_checked` for a mapping that was already read.
 
     Raises:
-        ConfigError
+        ConfigError: as there.
     """
     parsed, problems = config_file.parse(raw)
     config = Config(**parsed) if len(parsed) == len(SECTIONS) else cast(Config, _Partial(parsed))
     model = read_model_facts(Path(parsed["model"].path)) if "model" in parsed else None
-    context = Context(config, machine or Machine.here(), resuming, model)
+    context = RuleContext(config, machine or Machine.here(), resuming, model)
     problems += _apply(rules.ERRORS, context)
     if problems:
         raise ConfigError(problems)
-    return Checked(config, _apply(rules.WARNINGS, context))
+    return CheckedConfig(config, _apply(rules.WARNINGS, context))
 
 
 class _SectionUnread(Exception):
@@ -71,7 +74,7 @@ class _Partial:
         return Path(self.run.dir) / str(self.run.id)
 
 
-def _apply(all_rules: Sequence[Rule], context: Context) -> list[Problem]:
+def _apply(all_rules: Sequence[Rule], context: RuleContext) -> list[Problem]:
     found: list[Problem] = []
     for rule in all_rules:
         try:

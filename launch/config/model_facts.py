@@ -1,4 +1,4 @@
-"""What a checkpoint folder's `config.json` says of the model, read without transformers."""
+"""What the `config.json` of a checkpoint folder says about the model, read without transformers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Kind and sizes of the model; None where the file does not say."""
+    """Kind and sizes of the model; None where the file does not give them."""
 
     model_type: str | None = None
     max_position_embeddings: int | None = None
@@ -54,5 +54,5 @@ def _count(config: dict[str, Any], key: str) -> int | None:
 
 
 def looks_like_hub_name(text: str) -> bool:
-    """`org/name`, where `org` is no folder here: a missing folder is far likelier then."""
+    """`org/name`, unless there is a folder `org` here: a folder that is missing in it is far more likely then."""
     return _HUB_NAME.fullmatch(text) is not None and not Path(text).parent.is_dir()

@@ -1,4 +1,4 @@
-"""Going on with a run: which one, whether it can be, and what of its config may be another now."""
+"""Resuming a run: which one, whether it can be resumed, and which keys of its config may have changed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.config.check import Checked, check
-from launch.folders import RunFolder, find
+from launch.config.check import CheckedConfig, check_raw
+from launch.folders import RunFolder, find_run_folder
 from learner.checkpoint.folders import latest
 from learner.checkpoint.resume import check_end, damages
 from schemas.config import file as config_file
@@ -16,28 +16,28 @@ from schemas.digests import flatten
 from schemas.errors import ConfigError, Problem
 
 
-def resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("runs")) -> tuple[RunFolder, Checked]:
-    """The folder and the config of the run to go on with; `run`: its id or folder, None for the latest.
+def load_resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("runs")) -> tuple[RunFolder, CheckedConfig]:
+    """The folder and the config of the run to resume; `run`: its id or folder, None for the latest.
 
     Raises:
-        ConfigError: no such run, nothing to go on from, or an override that needs a new run.
+        ConfigError: no such run, no checkpoint to resume from, or an override that needs a new run.
     """
-    folder = find(run, runs)
+    folder = find_run_folder(run, runs)
     root = folder.path / "checkpoints"
     found = latest(root)
     if found is None:
         why = f"it has no whole checkpoint{damages(root)}"
-        raise ConfigError([Problem("--resume", folder.run_id, why, "start it anew: launch/run_cluster.sh CONFIG")])
+        raise ConfigError([Problem("--resume", folder.run_id, why, "start a new run: launch/run_cluster.sh CONFIG")])
     before = config_file.read(folder.config)
     after = config_file.read(folder.config, overrides)
     forbidden = [
-        Problem(key, _flat(after).get(key), "cannot change in a run that goes on", "leave it, or start a new run")
+        Problem(key, _flat(after).get(key), "cannot change in a run that is resumed", "leave it as it is, or start a new run")
         for key in changed_keys(before, after)
         if not resumable(key)
     ]
     if forbidden:
         raise ConfigError(forbidden)
-    checked = check(after, resuming=True)
+    checked = check_raw(after, resuming=True)
     check_end(checked.config.grpo.max_num_steps, found[1].version)
     return folder, checked
 

@@ -1,6 +1,7 @@
 """Rules between the sections of a run's file, and between the file and this machine. Checked all at once, before anything starts.
 
-Each rule is a small function that yields `Problem`s. Those in `ERRORS` end the start; those in `WARNINGS` are shown and left.
+Each rule is a small function that yields `Problem`s. Those of `ERRORS` keep the run from starting; those of `WARNINGS` are only
+shown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What of this machine the rules ask for."""
+    """What the rules need to know about this machine."""
 
     gpu: bool
     bootstrap: str | None
@@ -42,20 +43,20 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """What a rule looks at. `resuming`: the run's folder is expected to be there."""
+class RuleContext:
+    """What a rule looks at. `resuming`: the run's folder is expected to exist."""
 
     config: Config
     machine: Machine
     resuming: bool = False
     model: ModelFacts | None = None
-    """None where the model is not on this machine (yet)."""
+    """None while the model is not on this machine."""
 
 
-Rule = Callable[[Context], Iterator[Problem]]
+Rule = Callable[[RuleContext], Iterator[Problem]]
 
 
-def batch_divides(c: Context) -> Iterator[Problem]:
+def batch_divides(c: RuleContext) -> Iterator[Problem]:
     """N groups over the data-parallel processes; N * G trajectories over optimizer steps and micro-batches."""
     grpo, learner = c.config.grpo, c.config.learner
     n, g = grpo.num_prompts_per_step, grpo.num_generations_per_prompt
@@ -80,24 +81,24 @@ def batch_divides(c: Context) -> Iterator[Problem]:
         yield Problem("grpo.num_prompts_per_step", n, why, fix)
 
 
-def lengths_fit(c: Context) -> Iterator[Problem]:
+def lengths_fit(c: RuleContext) -> Iterator[Problem]:
     new, total = c.config.generation.max_new_tokens, c.config.model.max_total_sequence_length
     if new >= total:
         why = f"leaves no room for a prompt in model.max_total_sequence_length {total}"
         yield Problem("generation.max_new_tokens", new, why, f"use at most {total - 1}, or raise the sequence length")
 
 
-def record_fits(c: Context) -> Iterator[Problem]:
+def record_fits(c: RuleContext) -> Iterator[Problem]:
     """The largest group, uncompressed: 9 bytes a token (id, mask, log-probability) and a few hundred a trajectory."""
     total, g = c.config.model.max_total_sequence_length, c.config.grpo.num_generations_per_prompt
     mib = g * (9 * total + 512) / (1 << 20)
     limit = c.config.kafka.max_record_mib
     if mib > limit:
-        why = f"a group of {g} trajectories of {total} tokens has up to {mib:.0f} MiB"
+        why = f"a group of {g} trajectories of {total} tokens takes up to {mib:.0f} MiB"
         yield Problem("kafka.max_record_mib", limit, why, "raise it (at most 90), or lower the length or the group size")
 
 
-def validation_has_data(c: Context) -> Iterator[Problem]:
+def validation_has_data(c: RuleContext) -> Iterator[Problem]:
     grpo = c.config.grpo
     if c.config.data.validation is not None:
         return
@@ -107,21 +108,21 @@ def validation_has_data(c: Context) -> Iterator[Problem]:
             yield Problem(f"grpo.{key}", value, "data.validation is null", "set data.validation, or switch this off")
 
 
-def validation_is_used(c: Context) -> Iterator[Problem]:
+def validation_is_used(c: RuleContext) -> Iterator[Problem]:
     grpo = c.config.grpo
     if c.config.data.validation is not None and not (grpo.val_period or grpo.val_at_start or grpo.val_at_end):
-        why = "no validation is asked for"
+        why = "no validation is scheduled"
         yield Problem("data.validation", c.config.data.validation, why, "set grpo.val_period or grpo.val_at_end")
 
 
-def group_gives_advantages(c: Context) -> Iterator[Problem]:
+def group_gives_advantages(c: RuleContext) -> Iterator[Problem]:
     grpo = c.config.grpo
     if grpo.num_generations_per_prompt == 1:
         why = "one trajectory is its own baseline: every advantage is 0"
         yield Problem("grpo.num_generations_per_prompt", 1, why, "use 2 or more")
 
 
-def on_policy_ratio(c: Context) -> Iterator[Problem]:
+def on_policy_ratio(c: RuleContext) -> Iterator[Problem]:
     learner, grpo = c.config.learner, c.config.grpo
     whole = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
     batch = learner.train_global_batch_size
@@ -130,26 +131,26 @@ def on_policy_ratio(c: Context) -> Iterator[Problem]:
         yield Problem("loss_fn.force_on_policy_ratio", True, why, "set train_global_batch_size to null, or switch this off")
 
 
-def loss_is_there(c: Context) -> Iterator[Problem]:
+def loss_is_there(c: RuleContext) -> Iterator[Problem]:
     if isinstance(c.config.loss_fn, CustomLossConfig):
         yield from look_for_named(c.config.loss_fn.name, "loss_fn.name")
 
 
-def age_is_corrected(c: Context) -> Iterator[Problem]:
+def age_is_corrected(c: RuleContext) -> Iterator[Problem]:
     age = c.config.grpo.max_trajectory_age_steps
     if age > 1 and not c.config.loss_fn.use_importance_sampling_correction:
         why = "old trajectories without loss_fn.use_importance_sampling_correction make training unstable"
         yield Problem("grpo.max_trajectory_age_steps", age, why, "switch the correction on, or use 0 or 1")
 
 
-def age_within_run(c: Context) -> Iterator[Problem]:
+def age_within_run(c: RuleContext) -> Iterator[Problem]:
     grpo = c.config.grpo
     if grpo.max_trajectory_age_steps >= grpo.max_num_steps > 1:
         why = f"the run has {grpo.max_num_steps} steps: all of them may be sampled from the first weights"
         yield Problem("grpo.max_trajectory_age_steps", grpo.max_trajectory_age_steps, why, "use a smaller age")
 
 
-def capacity_is_used(c: Context) -> Iterator[Problem]:
+def capacity_is_used(c: RuleContext) -> Iterator[Problem]:
     grpo, producer = c.config.grpo, c.config.producer
     capacity = producer.count * producer.max_groups_in_flight
     open_slots = grpo.num_prompts_per_step * (grpo.max_trajectory_age_steps + 1)
@@ -159,28 +160,28 @@ def capacity_is_used(c: Context) -> Iterator[Problem]:
         yield Problem("producer.max_groups_in_flight", producer.max_groups_in_flight, why, fix)
 
 
-def producers_have_partitions(c: Context) -> Iterator[Problem]:
+def producers_have_partitions(c: RuleContext) -> Iterator[Problem]:
     count, partitions = c.config.producer.count, c.config.kafka.request_partitions
     if count > partitions:
         why = f"each of {count} producers reads one partition of the requests topic"
         yield Problem("kafka.request_partitions", partitions, why, f"use at least {count}; twice that lets others join")
 
 
-def rank_timeout_is_longer(c: Context) -> Iterator[Problem]:
+def rank_timeout_is_longer(c: RuleContext) -> Iterator[Problem]:
     rank, phase = c.config.learner.rank_timeout_s, c.config.refit.phase_timeout_s
     if rank <= phase:
         why = f"ranks would give up before a refit phase does (refit.phase_timeout_s {phase:g})"
         yield Problem("learner.rank_timeout_s", rank, why, f"use more than {phase:g}, for example {2 * phase:g}")
 
 
-def pauses_grow(c: Context) -> Iterator[Problem]:
+def pauses_grow(c: RuleContext) -> Iterator[Problem]:
     first, longest = c.config.launch.restart.backoff_s, c.config.launch.restart.max_backoff_s
     if longest < first:
         why = f"the longest pause is shorter than the first (launch.restart.backoff_s {first:g})"
         yield Problem("launch.restart.max_backoff_s", longest, why, f"use at least {first:g}")
 
 
-def model_is_there(c: Context) -> Iterator[Problem]:
+def model_is_there(c: RuleContext) -> Iterator[Problem]:
     model = c.config.model
     path = Path(model.path)
     if c.model is not None or model.build is not None:
@@ -193,14 +194,14 @@ def model_is_there(c: Context) -> Iterator[Problem]:
         yield Problem("model.path", model.path, "no such folder", "give a checkpoint folder, a hub name, or model.build")
 
 
-def model_family_is_known(c: Context) -> Iterator[Problem]:
+def model_family_is_known(c: RuleContext) -> Iterator[Problem]:
     """The learner checks the same, and the options of the model, when it starts."""
     problem = unknown_family(c.model.model_type, c.config.model.path) if c.model is not None else None
     if problem is not None:
         yield problem
 
 
-def model_fits(c: Context) -> Iterator[Problem]:
+def model_fits(c: RuleContext) -> Iterator[Problem]:
     """The checkpoint's own config against what the run asks of it."""
     if c.model is None:
         return
@@ -224,16 +225,16 @@ def model_fits(c: Context) -> Iterator[Problem]:
         )
 
 
-def head_dim_is_supported(c: Context) -> Iterator[Problem]:
+def head_dim_is_supported(c: RuleContext) -> Iterator[Problem]:
     if c.machine.gpu or c.model is None or c.config.producer.engine != "vllm":
         return
     head = c.model.head_dim
     if head is not None and head not in CPU_HEAD_DIMS:
-        why = f"its head_dim {head} is not one that vLLM computes on a CPU"
+        why = f"vLLM has no attention on CPUs for its head_dim {head}"
         yield Problem("model.path", c.config.model.path, why, "use one with head_dim " + ", ".join(map(str, CPU_HEAD_DIMS)))
 
 
-def tokenizer_is_there(c: Context) -> Iterator[Problem]:
+def tokenizer_is_there(c: RuleContext) -> Iterator[Problem]:
     name = c.config.model.tokenizer
     where = Path(name) if name is not None else Path(c.config.model.path)
     if name is None and c.model is None:
@@ -245,19 +246,19 @@ def tokenizer_is_there(c: Context) -> Iterator[Problem]:
         yield Problem("model.tokenizer", str(where), "no such folder", "give a folder or hub name with a tokenizer")
 
 
-def engine_arguments_are_free(c: Context) -> Iterator[Problem]:
+def engine_arguments_are_free(c: RuleContext) -> Iterator[Problem]:
     try:
         engine_arguments(c.config.model, c.config.generation, c.config.producer, on_gpu=c.machine.gpu)
     except ConfigError as error:
         yield from error.problems
 
 
-def backend_is_possible(c: Context) -> Iterator[Problem]:
+def backend_is_possible(c: RuleContext) -> Iterator[Problem]:
     if c.config.refit.backend == "nccl" and not c.machine.gpu:
         yield Problem("refit.backend", "nccl", "this machine has no GPU", "use auto or gloo")
 
 
-def broker_can_do_it(c: Context) -> Iterator[Problem]:
+def broker_can_do_it(c: RuleContext) -> Iterator[Problem]:
     kafka = c.config.kafka
     if kafka.bootstrap_servers or c.machine.bootstrap:
         return
@@ -269,14 +270,14 @@ def broker_can_do_it(c: Context) -> Iterator[Problem]:
         yield Problem("kafka.security.protocol", kafka.security.protocol, why, "use PLAINTEXT, or set kafka.bootstrap_servers")
 
 
-def secrets_are_readable(c: Context) -> Iterator[Problem]:
+def secrets_are_readable(c: RuleContext) -> Iterator[Problem]:
     try:
         security_settings(c.config.kafka.security)
     except ConfigError as error:
         yield from error.problems
 
 
-def run_id_is_free(c: Context) -> Iterator[Problem]:
+def run_id_is_free(c: RuleContext) -> Iterator[Problem]:
     if c.resuming or c.config.run.id is None:
         return
     if (c.config.folder / "config.yaml").exists():
@@ -284,7 +285,7 @@ def run_id_is_free(c: Context) -> Iterator[Problem]:
         yield Problem("run.id", c.config.run.id, why, "leave run.id out, choose another, or use --resume")
 
 
-def fork_is_possible(c: Context) -> Iterator[Problem]:
+def fork_is_possible(c: RuleContext) -> Iterator[Problem]:
     """The learner checks the same when it starts."""
     if c.resuming:
         return
@@ -294,20 +295,20 @@ def fork_is_possible(c: Context) -> Iterator[Problem]:
         yield from error.problems
 
 
-def loggers_are_installed(c: Context) -> Iterator[Problem]:
+def loggers_are_installed(c: RuleContext) -> Iterator[Problem]:
     for name in ("tensorboard", "wandb"):
         if getattr(c.config.logger, name) and importlib.util.find_spec(name) is None:
             yield Problem(f"logger.{name}", True, f"the package {name} is not installed", f"install {name}, or switch it off")
 
 
-def data_is_usable(c: Context) -> Iterator[Problem]:
+def data_is_usable(c: RuleContext) -> Iterator[Problem]:
     model = c.config.model
     tokenizer = Path(model.tokenizer or model.path) / "tokenizer.json"
     found = tokenizer if tokenizer.is_file() else None
     yield from check_data(c.config.data, c.config.environment, found, model.max_total_sequence_length - 1)
 
 
-def checkpoints_within_run(c: Context) -> Iterator[Problem]:
+def checkpoints_within_run(c: RuleContext) -> Iterator[Problem]:
     period, steps = c.config.checkpointing.save_period, c.config.grpo.max_num_steps
     if period > steps > 1:
         why = f"the run has {steps} steps: only the first and the last version are saved"

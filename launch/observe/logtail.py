@@ -1,4 +1,4 @@
-"""The part of a process's log that tells why it ended."""
+"""The part of a process's log that shows why it ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LINES = 12
 UNMARKED_LINES = 5  # of a log that names no error: the process was killed from outside
 READ_BYTES = 256 * 1024
 
-# What torchrun adds below a worker's own error: true, long, and no cause.
+# What torchrun adds below a worker's own error: correct, long, and not the cause.
 _AGENT = re.compile(r"torch[./]distributed[./]elastic|failed \(exitcode: |ChildFailedError")
 _ERROR = re.compile(r"\bERROR\b|\bCRITICAL\b|^[\w.]*(Error|Exception)\b|^[\w.]+(Error|Refused|Stopped|Exceeded|Dead): ")
 _LOGGED = re.compile(r"\d\d:\d\d|--- ")
@@ -31,7 +31,7 @@ def tail(path: Path, count: int) -> list[str]:
 
 
 def error_lines(path: Path, count: int = LINES) -> list[str]:
-    """At most `count` lines that tell what went wrong: the last traceback, else lines marked as errors, else the end."""
+    """At most `count` lines that show what went wrong: the last traceback, else lines marked as errors, else the end."""
     return pick_error(tail(path, 2000), count)
 
 
@@ -44,12 +44,12 @@ def pick_error(lines: Sequence[str], count: int = LINES) -> list[str]:
     if starts:
         return _traceback(own[starts[-1] :], count)
     errors = _errors(own)
-    told: list[str] = []
+    shown: list[str] = []
     for error in reversed(errors):
-        if told and len(told) + len(error) > count:
+        if shown and len(shown) + len(error) > count:
             break
-        told = error + told
-    return _shortened(told, count) if told else own[-min(count, UNMARKED_LINES) :]
+        shown = error + shown
+    return _shortened(shown, count) if shown else own[-min(count, UNMARKED_LINES) :]
 
 
 def _errors(lines: Sequence[str]) -> list[list[str]]:
@@ -68,7 +68,7 @@ def _errors(lines: Sequence[str]) -> list[list[str]]:
 
 
 def _traceback(lines: Sequence[str], count: int) -> list[str]:
-    """Up to the line that names the exception, and what follows as its message, shortened in the middle."""
+    """Everything up to the line that names the exception, with the rest of its message; shortened in the middle."""
     end = next((i for i, line in enumerate(lines) if i > 0 and not line.startswith((" ", "\t"))), len(lines) - 1)
     whole = list(lines[: min(len(lines), end + 1)])
     message = [line for line in lines[end + 1 : end + 6] if not _LOGGED.match(line)]

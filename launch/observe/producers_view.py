@@ -1,5 +1,5 @@
-"""The producers of a run, as their status records and the members of the control state tell. Pure; times are seconds since the
-epoch. Who is no member and was not heard for `FORGET_S` is not there.
+"""The producers of a run, as their status records and the members of the control state show them. Pure; times are seconds since
+the epoch. A producer that is no member and was not heard for `FORGET_S` is left out.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ FORGET_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ProducerRow:
-    """One producer. `version`: of the weights it serves, -1 before the first; `silent_s`: since its last record."""
+    """One producer. `version`: of the weights that it serves, -1 before the first; `silent_s`: seconds since its last record."""
 
     name: str
     state: str
-    """As the producer says; `draining` for one that gets no new work, `silent` for one that was not heard yet."""
+    """As the producer reports it; `draining` for one that gets no new work, `silent` for one that was not heard yet."""
     version: int
     in_hand: int
     capacity: int
     tokens_per_s: float
     silent_s: float
     member: bool = False
-    """Whether the learner counts on it."""
+    """Whether the learner gives it work."""
     rollouts: dict[int, int] = field(default_factory=dict)
     """Rollouts in hand by target version."""
     validations: int = 0
     """Validations in hand."""
 
 
-class _Producer:
+class _ObservedProducer:
     """Latest facts of one producer, and its token counts of the last seconds."""
 
     def __init__(self) -> None:
@@ -69,24 +69,24 @@ class _Producer:
         )
 
 
-class Producers:
-    """Feed it records in the order of their topics."""
+class ProducersView:
+    """Feed it the records in the order of their topics."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Producer] = {}
+        self._known: dict[str, _ObservedProducer] = {}
         self._members: Mapping[str, Member] = {}
 
     def members(self, members: Mapping[str, Member]) -> None:
         """The members of the newest control state."""
         self._members = members
         for name, member in members.items():
-            self._known.setdefault(name, _Producer()).version = member.held
+            self._known.setdefault(name, _ObservedProducer()).version = member.held
 
-    def told(self, record: Report | Heartbeat, at: float) -> None:
-        """What a producer says of itself."""
+    def reported(self, record: Report | Heartbeat, at: float) -> None:
+        """What a producer reports about itself."""
         if record.producer not in self._known:
             self._forget(at)
-        producer = self._known.setdefault(record.producer, _Producer())
+        producer = self._known.setdefault(record.producer, _ObservedProducer())
         producer.state, producer.version = str(record.state), record.held
         producer.in_hand, producer.capacity, producer.at = len(record.in_hand), record.capacity, at
         producer.rollouts = dict(sorted(Counter(item.target for item in record.in_hand if item.kind == "rollout").items()))
@@ -102,7 +102,7 @@ class Producers:
         self._known.pop(name, None)
 
     def rows(self, now: float, *, ended: bool) -> list[ProducerRow]:
-        """By name. `ended`: the run is over, and only those who gave a sign are shown."""
+        """By name. `ended`: the run is over, and only producers that were heard are shown."""
         found = []
         for name, producer in sorted(self._known.items()):
             member = self._members.get(name)

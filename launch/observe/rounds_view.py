@@ -1,7 +1,7 @@
-"""The last refit rounds, as control states and acks tell. Pure; `at` and `now` are seconds since the epoch.
+"""The last refit rounds, as control states and acks show them. Pure; `at` and `now` are seconds since the epoch.
 
-When a round begins, changes its phase and ends, and who holds its weights at its end, stands on control alone; acks add how long
-loading took and what went wrong, and may be read before or after the states of their round, or not at all.
+When a round begins, changes its phase and ends, and who holds its weights at its end, is known from control alone. Acks add how
+long loading took and what went wrong; they may be read before or after the states of their round, or not at all.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from schemas.records.status import Ack
 
 KEPT = 8  # rounds
 
-RoundId = tuple[int, int]
+_RoundId = tuple[int, int]
 """Incarnation and number."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round. `loaded` and `failed` count its members once it has ended; seconds are None for a phase that never was."""
+    """One round. `loaded` and `failed` count its members once it has ended; seconds are None for a phase never reached."""
 
     incarnation: int
     number: int
     version: int
     members: Sequence[str]
     phase: str
-    """`pause`, `transfer`, `done`, or `given up`: a claim or the run's end came before its own."""
+    """`pause`, `transfer`, `done`, or `given up`: a claim, or the end of the run, came before the end of the round."""
     pause_s: float
     transfer_s: float | None
     load_s: float | None = None
-    """Longest time that a member took to receive and load."""
+    """The longest time that a member took to receive and load the weights."""
     loaded: int = 0
     failed: int = 0
     errors: dict[str, str] = field(default_factory=dict)
     """What failed, by member."""
 
 
-class _Round:
+class _ObservedRound:
     def __init__(self, incarnation: int, first: Round, at: float) -> None:
-        self.id: RoundId = (incarnation, first.number)
+        self.id: _RoundId = (incarnation, first.number)
         self.version = first.version
         self.members: set[str] = set()
         self.began = at
@@ -56,7 +56,7 @@ class _Round:
             self.sending = at
 
     def end(self, at: float, state: State | None) -> None:
-        """`state`: the one that ended it; None if it was given up."""
+        """`state`: the one that ended the round; None if it was given up."""
         self.ended, self.given_up = at, state is None
         if state is not None:
             holds = (self.version, state.weights_digest)
@@ -84,12 +84,12 @@ class _Round:
         )
 
 
-class Rounds:
+class RoundsView:
     """Feed it the records in the order of their topics; it keeps the last `KEPT` rounds."""
 
     def __init__(self) -> None:
-        self._rounds: deque[_Round] = deque(maxlen=KEPT)
-        self._acks: dict[RoundId, dict[str, Ack]] = {}
+        self._rounds: deque[_ObservedRound] = deque(maxlen=KEPT)
+        self._acks: dict[_RoundId, dict[str, Ack]] = {}
 
     def claim(self, at: float) -> None:
         """A claim ends any open round."""
@@ -97,21 +97,21 @@ class Rounds:
             running.end(at, None)
 
     def state(self, state: State, at: float) -> None:
-        told = state.round if state.stop is None else None
+        reported = state.round if state.stop is None else None
         running = self._open()
-        if running is not None and (told is None or (state.incarnation, told.number) != running.id):
+        if running is not None and (reported is None or (state.incarnation, reported.number) != running.id):
             given_up = state.stop is not None or state.incarnation != running.id[0]
             running.end(at, None if given_up else state)
             running = None
-        if told is None:
+        if reported is None:
             return
         if running is None:
-            running = _Round(state.incarnation, told, at)
+            running = _ObservedRound(state.incarnation, reported, at)
             self._rounds.append(running)
-        running.see(told, at)
+        running.see(reported, at)
 
     def ack(self, ack: Ack) -> None:
-        """The last answer of each member counts, but a failure stands."""
+        """The last answer of each member counts, but a failure is final."""
         id_ = (ack.incarnation, ack.round)
         answers = self._acks.setdefault(id_, {})
         before = answers.get(ack.producer)
@@ -121,8 +121,8 @@ class Rounds:
             del self._acks[min(self._acks)]
 
     def rows(self, now: float) -> list[RoundRow]:
-        """The oldest first; the last one may still run."""
+        """The oldest first; the last one may still be running."""
         return [each.row(self._acks.get(each.id, {}), now) for each in self._rounds]
 
-    def _open(self) -> _Round | None:
+    def _open(self) -> _ObservedRound | None:
         return self._rounds[-1] if self._rounds and self._rounds[-1].ended is None else None

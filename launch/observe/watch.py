@@ -1,7 +1,7 @@
 """Reads a run's control, status and metrics topics into a `RunView`, on a thread of its own.
 
-Only reads. Topics that are not there yet are looked for once a second; a broker that is away is waited for (the supervisor
-judges it), so that the view goes on when it is back. Joins no group, commits nothing.
+Only reads: joins no group, commits nothing. Topics that are not there yet are looked for once a second. A broker that is away is
+waited for, and the view continues when it is back; how long that may take is up to the supervisor.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker_config.clients.errors import data_of
 from broker_config.clients.settings import make_consumer
 from broker_config.topics import Topics
 from launch.folders import RunFolder, last_validation
-from launch.observe.view import RunView, Snapshot
+from launch.observe.run_view import RunSnapshot, RunView
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, DeadlineExceeded, RecordRefused
 from schemas.records import control, status
@@ -31,14 +31,14 @@ METADATA_S = 5.0
 CLOSE_S = 10.0
 BEAT_KEY = b"beat"
 BEFORE_SINCE = 64
-"""Records of `status` before `since` that are looked through for the last beat: how a run stood when it ended."""
+"""Records of `status` before `since` that are searched for the last beat, which shows how a run stood when it ended."""
 
 
 def feed(view: RunView, topics: Topics, topic: str, value: bytes, at: float, offset: int) -> None:
-    """One record into the view; one that cannot be read is left to those whom it concerns.
+    """Put one record into the view.
 
     Raises:
-        RecordRefused: it is no record of its topic.
+        RecordRefused: it is no record of its topic. Its readers in the run deal with that.
     """
     if topic == topics.control:
         view.control(control.decode(value), at, offset)
@@ -48,15 +48,15 @@ def feed(view: RunView, topics: Topics, topic: str, value: bytes, at: float, off
         view.metrics(StepMetrics.from_bytes(value), at)
 
 
-class Watch:
+class RunWatch:
     """A view that follows a run.
 
     Args:
         started: when the run began; None takes the time of its first record.
-        resuming: what stands on control already is of an earlier part of the run and left out.
-        folder: of the run, if it is on this machine: results of validations are read there.
-        since: `status` is read from this time on (seconds since the epoch), of what came before only the last beats; control
-            and metrics are read whole.
+        resuming: what is on control already belongs to an earlier part of the run and is left out.
+        folder: the run's, if it is on this machine: results of validations are read there.
+        since: `status` is read from this time on (seconds since the epoch), and of what came before only the last beats;
+            control and metrics are read whole.
         clock: seconds since the epoch.
     """
 
@@ -96,12 +96,12 @@ class Watch:
         if self._thread.is_alive():
             self._thread.join(CLOSE_S)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         with self._lock:
             return self._view.snapshot(self._clock())
 
     def topics(self) -> list[str]:
-        """Those that the run uses at present, as far as the view has read it."""
+        """The topics that the run uses at present, as far as the view knows."""
         with self._lock:
             window = self._view.open_versions()
         names = self._topics
@@ -117,11 +117,11 @@ class Watch:
 
     @property
     def caught_up(self) -> threading.Event:
-        """Set once all three topics were read to where they ended."""
+        """Set once all three topics were read to their ends."""
         return self._caught_up
 
     def wait_for_control(self, timeout_s: float) -> None:
-        """Wait until it is fixed from which record on control is read; a learner started later is not missed.
+        """Wait until it is settled from which record on control is read, so that no claim of a learner started later is missed.
 
         Raises:
             DeadlineExceeded: the run has no control topic on this broker, or the broker does not answer.
@@ -141,7 +141,7 @@ class Watch:
                 finally:
                     consumer.close()
             except (BrokerError, KafkaException) as error:
-                log.warning("the view lost the run's topics, looking again: %s", error)
+                log.warning("the view lost the run's topics; looking for them again: %s", error)
                 self._ending.wait(LOOK_S)
 
     def _follow(self, consumer: Consumer) -> None:
@@ -187,7 +187,7 @@ class Watch:
 
     def _start_of(self, consumer: Consumer, topic: str) -> TopicPartition:
         if topic in self._next:
-            return TopicPartition(topic, 0, self._next[topic])  # a new consumer goes on where the last one ended
+            return TopicPartition(topic, 0, self._next[topic])  # a new consumer continues where the last one ended
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=METADATA_S)
         start = high if topic == self._topics.control and self._resuming else low
         if topic == self._topics.status and self._since is not None:

@@ -1,9 +1,9 @@
-"""The broker for as long as somebody here needs it.
+"""The broker, for as long as somebody here needs it.
 
-A broker that was started on demand is stopped by the last one who uses it: a run, a `weir` command. Users hold a shared lock on
-`users` in the broker's folder; the system frees it with its holder, and a run's processes hold it too (they inherit it), so that
-a broker never goes before those who write to it. A broker that a person started (`weir broker start`) stays. One that dies while
-a run uses it is started again by `launch/supervise/broker_care.py`, if it was started on demand.
+A broker that was started on demand is stopped by its last user: a run, or a `weir` command. Users hold a shared lock on the file
+`users` in the broker's folder. The system frees the lock when its holder ends; a run's processes inherit it, so that a broker
+never goes before those who write to it. A broker that a person started (`weir broker start`) stays. One that was started on
+demand and dies while a run uses it is started again by `launch/supervise/broker_monitor.py`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ START_S = 180.0  # the first start downloads the jars
 STOP_S = 40.0
 PREFLIGHT_S = 15.0
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerUse:
-    """A broker that answers. `lock` is the file descriptor that keeps a local one running, `process` who it is, `on_demand`
-    whether it was started for those who use it, which start it again when it dies."""
+    """A broker that answers.
+
+    Args:
+        lock: the file descriptor that keeps a local broker running.
+        process: the local broker's.
+        on_demand: it was started for its users, and is started again for them when it dies.
+    """
 
     bootstrap: str
     lock: int | None = None
@@ -45,10 +48,15 @@ class BrokerUse:
     local: LocalBroker | None = None
     on_demand: bool = False
 
+    @property
+    def keep_open(self) -> tuple[int, ...]:
+        """File descriptors that the processes of a run inherit, so that the broker stays as long as they live."""
+        return () if self.lock is None else (self.lock,)
+
 
 @contextmanager
-def use_broker(kafka: KafkaConfig, say: Say) -> Iterator[BrokerUse]:
-    """The configured broker, or the local one, started if need be and then stopped again unless others use it.
+def use_broker(kafka: KafkaConfig, say: Callable[[str], None]) -> Iterator[BrokerUse]:
+    """The configured broker; else the local one, which is started if need be, and then stopped again unless others use it.
 
     Raises:
         ConfigError: the configured broker cannot be used, with the cause.
@@ -76,9 +84,9 @@ def use_broker(kafka: KafkaConfig, say: Say) -> Iterator[BrokerUse]:
 
 
 def release(broker: LocalBroker, patience: Deadline) -> bool:
-    """Stop the broker if it was started on demand and nobody uses it; waits for its users until `patience` ends.
+    """Stop the broker if it was started on demand and nobody uses it; wait for its users until `patience` ends.
 
-    Returns whether nobody used it.
+    Returns whether nobody used it any more.
     """
     lock = _open(broker.root)
     try:
@@ -109,9 +117,9 @@ def in_use(broker: LocalBroker) -> bool:
 
 
 class Keeper:
-    """Holds `launch.processes.keeper`, which stops a local broker when this process is killed and cannot.
+    """Holds `launch.processes.keeper`, which stops a local broker when this process is killed and cannot do it itself.
 
-    When an exception leaves its block, a clean-up may have been cut short: it is then left to do what is left to do, and ends.
+    When an exception leaves the block, a clean-up may have been cut short: the keeper then lives on and does the rest.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -122,7 +130,7 @@ class Keeper:
         return self
 
     def guard(self, broker: BrokerUse) -> None:
-        """Watch over a broker; nothing to do for one that is not local."""
+        """Start the keeper for this broker; one that is not local needs none."""
         if broker.lock is not None:
             command = [
                 sys.executable,

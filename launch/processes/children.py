@@ -1,4 +1,4 @@
-"""The processes of a run as the supervisor holds them: started under a guard, written to a log file, ended as a whole."""
+"""The processes of a run as the supervisor holds them: started under a guard, writing to a log file, ended as a whole."""
 
 from __future__ import annotations
 
@@ -6,33 +6,25 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from launch.processes.specs import ProcessSpec
+
 GUARD_EXTRA_S = 5.0  # the guard's own patience is longer than the supervisor's, which acts first while it lives
-
-
-@dataclass(frozen=True, slots=True)
-class ChildSpec:
-    """What to start: `name` is also that of its log file."""
-
-    name: str
-    command: Sequence[str]
-    env: Mapping[str, str]
-    log: Path
-    grace_s: float
-    keep_open: Sequence[int] = ()
-    """File descriptors that stay open while anything of the child lives."""
 
 
 class Child:
     """One running process with everything below it.
 
     Must be made by the main thread: the system ties a child's life to the thread that started it.
+
+    Args:
+        cwd: its working folder.
+        keep_open: file descriptors that stay open while anything of it lives.
     """
 
-    def __init__(self, spec: ChildSpec, cwd: Path) -> None:
+    def __init__(self, spec: ProcessSpec, cwd: Path, keep_open: Sequence[int] = ()) -> None:
         self.name = spec.name
         self.log = spec.log
         spec.log.parent.mkdir(parents=True, exist_ok=True)
@@ -47,16 +39,16 @@ class Child:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                pass_fds=spec.keep_open,
+                pass_fds=keep_open,
             )
 
     @property
     def pid(self) -> int:
-        """Of the guard: when it has ended, nothing of the child is left."""
+        """Of the guard: when the guard has ended, nothing of the child is left."""
         return self._guard.pid
 
     def poll(self) -> int | None:
-        """The command's exit code (128 + signal when killed), or None while anything of it lives."""
+        """The command's exit code (128 + signal when killed), or None while anything of the child lives."""
         code = self._guard.poll()
         return 128 - code if code is not None and code < 0 else code
 

@@ -3,12 +3,13 @@
     python -m launch.processes.guard --parent PID --grace SECONDS -- COMMAND...
 
 Starts COMMAND in a session of its own and becomes the parent of everything that it leaves behind (a "subreaper": torchrun's
-workers and vLLM's engine have sessions of their own, so that no process group holds them all). Invariants: this process ends
-only when no descendant is left, with COMMAND's exit code (128 + signal when it was killed by one).
+workers and vLLM's engine have sessions of their own, so that no process group holds them all). Invariant: this process ends
+only when no descendant is left, with COMMAND's exit code (128 + signal when it was killed by one). There is one for each process
+of a run, so it imports neither pydantic nor confluent_kafka.
 
     SIGTERM, SIGINT, or the end of PID    COMMAND gets SIGTERM, and after `--grace` seconds all descendants get SIGKILL
     SIGQUIT                               all descendants get SIGKILL at once
-    COMMAND ended                         descendants have `LINGER_S` seconds to end by themselves, then SIGKILL
+    the end of COMMAND                    descendants have `LINGER_S` seconds to end by themselves, then they get SIGKILL
 """
 
 from __future__ import annotations
@@ -23,28 +24,23 @@ import time
 
 import psutil
 
+from broker_config.lifeline import die_with_parent
+
 LINGER_S = 5.0
 POLL_S = 0.2  # an orphan of a foreign child may end without a signal to this process
-_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD}
 
 
-def prctl(option: int, value: int) -> None:
-    """Linux's prctl(2) with one argument."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
-
-
-def die_with_parent(signum: signal.Signals) -> None:
-    """Get `signum` when the thread that started this process ends."""
-    prctl(_PR_SET_PDEATHSIG, signum)
-
-
 def adopt_orphans() -> None:
-    """Become the parent of descendants whose own parent ends."""
-    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    """Become the parent of descendants whose own parent ends (Linux).
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 def kill_descendants() -> None:
@@ -116,11 +112,11 @@ def _in_child() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m launch.processes.guard", description="Run a command; leave nothing of it behind."
+        prog="python -m launch.processes.guard", description="Run a command, and leave nothing of it behind."
     )
-    parser.add_argument("--parent", type=int, required=True, help="process whose end ends the command")
+    parser.add_argument("--parent", type=int, required=True, help="the process whose end ends the command")
     parser.add_argument("--grace", type=float, default=30.0, help="seconds between SIGTERM and SIGKILL")
-    parser.add_argument("command", nargs=argparse.REMAINDER)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="-- and the command with its arguments")
     given = parser.parse_args()
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     return Guard(command, given.parent, given.grace).run()

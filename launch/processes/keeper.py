@@ -1,9 +1,9 @@
-"""Stops the local broker when the supervisor was killed and could not.
+"""Stops the local broker when the supervisor was killed and cannot do it itself.
 
     python -m launch.processes.keeper --parent PID --patience SECONDS
 
-Does nothing but wait for the end of PID; then waits for the run's processes to end, and stops the broker if it was started on
-demand and nobody else uses it. SIGKILL, by the supervisor that did the work itself, is its normal end.
+Waits for the end of PID, then for the run's processes to end, and stops the broker if it was started on demand and nobody else
+uses it. Its normal end is SIGKILL, from a supervisor that has done the work itself.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import os
 import signal
 import sys
 
-from launch.processes.guard import die_with_parent
+from broker_config.lifeline import die_with_parent
 
 WATCH_S = 60.0
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m launch.processes.keeper", description="Stop the local broker when a run's supervisor dies."
+        prog="python -m launch.processes.keeper", description="Stop the local broker when the supervisor of a run dies."
     )
-    parser.add_argument("--parent", type=int, required=True, help="process whose end is waited for")
-    parser.add_argument("--patience", type=float, required=True, help="seconds that the run's processes have to end")
+    parser.add_argument("--parent", type=int, required=True, help="the process to wait for")
+    parser.add_argument("--patience", type=float, required=True, help="seconds to wait for the processes of the run to end")
     given = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     die_with_parent(signal.SIGTERM)
     while os.getppid() == given.parent and signal.sigtimedwait({signal.SIGTERM}, WATCH_S) is None:
         pass
 
-    # Only now: this process is as small as it can be while the run goes on.
+    # Imported only now: while the run lasts, this process is as small as it can be.
     from broker_config.deadline import Deadline
     from broker_config.local.broker import LocalBroker
     from launch.processes.broker import release

@@ -1,8 +1,8 @@
-"""torchrun that ends with the exit code of the rank that failed first, where torchrun itself always ends with 1.
+"""torchrun, but it ends with the exit code of the rank that failed first, where torchrun itself always ends with 1.
 
     python -m launch.processes.torchrun TORCHRUN-ARGUMENTS...
 
-The code tells whether it may help to start the learner again: 2 is wrong input, 128 + n the end by signal n.
+The code decides whether the learner is started again: 2 is wrong input, 128 + n the end by signal n.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What happens to a run's processes, and what is to be done about it: events and commands of `supervision.py`."""
+"""What happens to a run's processes, and what is to be done about it: the events and commands of `supervision.py`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launch.supervise.outcome import Outcome
+from launch.supervise.outcome import RunOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,22 +16,22 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class RunClaimed:
     """A learner has claimed the run; one event for each claim."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A producer is a member for the first time; of the learner: it has claimed the run and there is a checkpoint."""
+    """A producer is a member for the first time. Of the learner: it has claimed the run, and there is a checkpoint."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
-    """So many versions are trained."""
+class VersionsTrained:
+    """The number of versions trained so far."""
 
-    steps: int
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +41,12 @@ class StopSeen:
     reason: str
     finished: bool
     ordered: bool = False
-    """A person asked for it."""
+    """An operator asked for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """A person, or the system, wants the run to end: `SIGINT`, `SIGTERM`."""
+    """A person, or the system, wants the run to end: `SIGINT`, `SIGTERM`, `SIGHUP`."""
 
     signal: str
 
@@ -66,23 +66,26 @@ class BrokerBack:
     """The broker answers again."""
 
 
+BrokerEvent = BrokerLost | BrokerBack
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
 
-Event = Exited | Claimed | Joined | Progress | StopSeen | Interrupted | BrokerLost | BrokerBack | Tick
+Event = Exited | RunClaimed | Joined | VersionsTrained | StopSeen | Interrupted | BrokerLost | BrokerBack | Tick
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """Start a process again; the learner goes on from its newest checkpoint."""
+class Restart:
+    """Start a process again; the learner resumes from its newest checkpoint."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class StartBroker:
+class RestartBroker:
     """Start the broker again, without waiting for it."""
 
 
@@ -101,18 +104,21 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
-    """A line for the person who watches. `waits`: the process that is going to be started again."""
+class Notify:
+    """A line for the person who watches the run. `restarting`: the process that it announces a start of."""
 
     line: str
-    waits: str | None = None
+    restarting: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """The run is over."""
 
-    outcome: Outcome
+    outcome: RunOutcome
 
 
-Command = Start | StartBroker | Terminate | Kill | Tell | Done
+Command = Restart | RestartBroker | Terminate | Kill | Notify | Done
+
+Decision = list[Command] | RunOutcome
+"""What to do; an outcome means: end the run."""

@@ -8,7 +8,7 @@ LINE_S = 30.0
 
 
 class Outage:
-    """Outages of one broker, of which each may last `limit_s`."""
+    """Outages of one broker; each may last `limit_s`."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -26,11 +26,11 @@ class Outage:
         return f"{self._limit_s:g} s (kafka.outage_timeout_s)"
 
     def touches(self, at: float) -> bool:
-        """Whether the broker is, or was, away after `at`."""
+        """Whether the broker is away now, or was at some time after `at`."""
         return self.away or self._ended >= at
 
     def begin(self, why: str, now: float) -> bool:
-        """It is away; returns whether that is new."""
+        """The broker is away; returns whether that is new."""
         new = self._since is None
         if self._since is None:
             self._since, self._line_at = now, now + LINE_S
@@ -38,7 +38,7 @@ class Outage:
         return new
 
     def end(self, now: float) -> float:
-        """It is back; returns for how many seconds it was away."""
+        """The broker is back; returns for how many seconds it was away."""
         seconds = 0.0 if self._since is None else now - self._since
         self._since, self._ended = None, now
         return seconds
@@ -47,8 +47,8 @@ class Outage:
         return self._since is not None and now - self._since >= self._limit_s
 
     def line(self, now: float) -> str | None:
-        """What to tell of an outage that goes on, every `LINE_S`."""
+        """A reminder, every `LINE_S` while an outage lasts."""
         if self._since is None or now < self._line_at:
             return None
         self._line_at = now + LINE_S
-        return f"the broker is away for {now - self._since:.0f} s of at most {self._limit_s:g} s: {self.why}"
+        return f"the broker has been away for {now - self._since:.0f} s of at most {self._limit_s:g} s: {self.why}"

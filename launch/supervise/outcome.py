@@ -1,17 +1,17 @@
-"""How a run, or one of its processes, ended."""
+"""How a run ended, and which process's log explains it."""
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 
-FINISHED, FAILED, WRONG_INPUT, INTERRUPTED = 0, 1, 2, 130
+from launch.exit_codes import FINISHED
+
 BROKER = "broker"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How the run ended. `blame` names the process whose log tells more."""
+class RunOutcome:
+    """`code`: the exit code of the run; `blame`: the process, or `BROKER`, whose log explains the cause."""
 
     code: int
     cause: str
@@ -20,13 +20,3 @@ class Outcome:
     @property
     def finished(self) -> bool:
         return self.code == FINISHED
-
-
-def describe_code(code: int) -> str:
-    """An exit code in words; 128 + n is the end by signal n."""
-    if code > 128:
-        try:
-            return f"signal {signal.Signals(code - 128).name}"
-        except ValueError:
-            pass
-    return f"exit code {code}"

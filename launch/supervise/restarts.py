@@ -8,11 +8,11 @@ from schemas.config.launch import RestartConfig
 
 
 class Deaths:
-    """Deaths of one process. The pause doubles with each one that counts, from `backoff_s` up to `max_backoff_s`.
+    """Deaths of one process. The pause doubles with each death that counts, from `backoff_s` up to `max_backoff_s`.
 
     Args:
-        limit: so many deaths are followed by a start; the next one is not.
-        window_s: a death counts for so long; infinite: until `forget`.
+        limit: the number of deaths that are followed by a start; the next one is not.
+        window_s: how long a death counts; infinite: until `forget`.
     """
 
     def __init__(self, limit: int, pauses: RestartConfig, window_s: float = math.inf) -> None:
@@ -21,7 +21,7 @@ class Deaths:
         self._at: list[float] = []
 
     def died(self, now: float) -> float | None:
-        """Seconds until it is started again; None if it died too often for that."""
+        """Seconds until the process is started again; None if it has died too often for that."""
         self._at = [at for at in self._at if now - at < self._window_s]
         if len(self._at) >= self._limit:
             return None
@@ -29,5 +29,5 @@ class Deaths:
         return min(self._longest_s, self._first_s * 2.0 ** min(len(self._at) - 1, 60))
 
     def forget(self) -> None:
-        """It does well: what was does not count any more."""
+        """The process is doing well: earlier deaths no longer count."""
         self._at.clear()

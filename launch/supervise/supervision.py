@@ -1,56 +1,54 @@
-"""What a supervisor decides: which process is started again, when the run is over and why, and in which order its processes end.
-No process, clock or file here.
+"""What a supervisor decides: when the run is over and why, and in which order its processes end. No process, clock or file here.
 
-Invariants: the first cause is the one that is told; the learner is asked to end before the producers, so that it can publish
+Invariants: the first cause is the one that is reported; the learner is asked to end before the producers, so that it can publish
 its `stop`; every state but RUNNING has a deadline, and RUNNING has one until the learner has claimed the run (after that the
 learner's own timeouts bound it); nothing is started once the run is ending, nor while the broker is away; `Done` is commanded
-once, last. The states, with what each waits for, are in `launch/supervise/states.py`.
+once, last. The states, with what each waits for, are in `launch/supervise/states.py`. What is started again is decided in
+`process_supervision.py` and `broker_supervision.py`, and asked only in RUNNING and ENDING. Beyond that:
 
-What a death leads to, in RUNNING and without a `stop`:
-
-    who                 before the first join           later
-    a producer          the run ends                    started again; too often: the run ends
-    one with code 0     the run ends                    it has left, unless a `stop` follows within ORDERLY_S
-    the learner         the run ends                    started again with --resume; too often without a step: the run ends
-    ... taken over      a second claim since it was started: the run ends, whatever else holds
-    code 2              the run ends                    the run ends, unless the broker was away meanwhile
-    the broker          started again if it is ours, else waited for; the run ends after the outage timeout
+    a producer ends with code 0    it has left, unless a `stop` follows within ORDERLY_S; if it had not joined, the run ends
+    the run is claimed a second    another learner has taken it over: the run ends, whatever else holds
+    time since the learner began
+    a `stop` is on control         nothing is started any more, and the `stop` is the cause of the end
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
+from launch.exit_codes import FAILED, FINISHED, INTERRUPTED
+from launch.supervise.broker_supervision import BrokerSupervision
 from launch.supervise.events import (
     BrokerBack,
     BrokerLost,
-    Claimed,
     Command,
+    Decision,
     Done,
     Event,
     Exited,
     Interrupted,
     Joined,
     Kill,
-    Progress,
-    Start,
-    StartBroker,
+    Notify,
+    Restart,
+    RunClaimed,
     StopSeen,
-    Tell,
     Terminate,
     Tick,
+    VersionsTrained,
 )
-from launch.supervise.outage import Outage
-from launch.supervise.outcome import BROKER, FAILED, FINISHED, INTERRUPTED, WRONG_INPUT, Outcome, describe_code
-from launch.supervise.restarts import Deaths
-from launch.supervise.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, State
+from launch.supervise.outcome import BROKER, RunOutcome
+from launch.supervise.process_supervision import ProcessSupervision
+from launch.supervise.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, SupervisionState
 from schemas.config.launch import RestartConfig
+
+GOING_ON = (SupervisionState.RUNNING, SupervisionState.ENDING)
 
 
 class Supervision:
-    """Decides over one learner, its producers and their broker, from the processes' start on."""
+    """Decides about one learner, its producers and their broker, from the start of the processes on."""
 
     def __init__(
         self,
@@ -65,46 +63,42 @@ class Supervision:
     ) -> None:
         self._learner = learner
         self._producers = tuple(producers)
-        self._restart = restart
-        self._alive = {learner, *producers}
-        self._joined: set[str] = set()
-        self._since = dict.fromkeys(self._alive, now)
-        self._deaths = {name: Deaths(restart.max_producer_restarts, restart, restart.window_s) for name in producers}
-        self._deaths[learner] = Deaths(restart.max_restarts, restart)
-        self._deaths[BROKER] = Deaths(restart.max_broker_restarts, restart, restart.window_s)
-        self._due: dict[str, float] = {}  # when to start what has died
+        self._broker = BrokerSupervision(restart, outage_timeout_s)
+        self._outage = self._broker.outage
+        self._processes = ProcessSupervision(learner, producers, restart, self._outage, now)
+        self._alive = self._processes.alive
         self._left: dict[str, float] = {}  # when a producer's end with code 0 counts as having left
         self._start_timeout_s = start_timeout_s
         self._stop_timeout_s = stop_timeout_s
-        self._outage = Outage(outage_timeout_s)
         self._deadline: float | None = now + start_timeout_s
         self._claims = 0  # since the learner was started; the first one is its own
         self._learner_code = 0
-        self._unexplained = Outcome(FAILED, "")
-        self._steps = 0
+        self._unexplained = RunOutcome(FAILED, "")
         self._stop: StopSeen | None = None
         self.learner_away = False
-        """The learner died and is, or will be, started again, and has not claimed the run since."""
-        self.restarts: Counter[str] = Counter()
-        self.state = State.RUNNING
-        self.outcome: Outcome | None = None
+        """The learner died, is or will be started again, and has not claimed the run since."""
+        self.state = SupervisionState.RUNNING
+        self.outcome: RunOutcome | None = None
+
+    @property
+    def restarts(self) -> Mapping[str, int]:
+        """How often each process, and the broker, was started again; those that were not are left out."""
+        return self._processes.restarts + Counter({BROKER: self._broker.restarts})
 
     def on(self, event: Event, now: float) -> list[Command]:
         """What to do about an event at time `now` (seconds, monotonic)."""
-        if self.state is State.DONE:
+        if self.state is SupervisionState.DONE:
             return []
         match event:
             case Exited(name, code):
                 return self._exited(name, code, now)
-            case Claimed():
+            case RunClaimed():
                 return self._claimed(now)
             case Joined(name):
-                self._joined.add(name)
+                self._processes.joined(name)
                 return []
-            case Progress(steps):
-                if steps > self._steps:
-                    self._steps = steps
-                    self._deaths[self._learner].forget()
+            case VersionsTrained(count):
+                self._processes.trained(count)
                 return []
             case StopSeen():
                 return self._stop_seen(event, now)
@@ -119,6 +113,18 @@ class Supervision:
             case _:
                 assert_never(event)
 
+    def validate(self) -> None:
+        """
+        Raises:
+            AssertionError: an invariant of the supervision does not hold.
+        """
+        self._processes.validate()
+        self._broker.validate()
+        ending = self.state not in (*GOING_ON, SupervisionState.UNEXPLAINED)
+        assert not ending or self.outcome is not None, f"{self.state} without a cause"
+        bounded = self.state not in (SupervisionState.RUNNING, SupervisionState.DONE)
+        assert not bounded or self._deadline is not None, f"{self.state} without a deadline"
+
     # --- processes that end -------------------------------------------------------------------------------------------------
 
     def _exited(self, name: str, code: int, now: float) -> list[Command]:
@@ -126,11 +132,11 @@ class Supervision:
             return []
         self._alive.remove(name)
         match self.state:
-            case State.RUNNING | State.ENDING:
+            case SupervisionState.RUNNING | SupervisionState.ENDING:
                 return self._learner_ended(code, now) if name == self._learner else self._producer_ended(name, code, now)
-            case State.STOPPING_LEARNER if name == self._learner:
+            case SupervisionState.STOPPING_LEARNER if name == self._learner:
                 return self._stop_producers(now)
-            case State.UNEXPLAINED:
+            case SupervisionState.UNEXPLAINED:
                 return []
             case _ if not self._alive:
                 return self._done()
@@ -140,36 +146,35 @@ class Supervision:
     def _learner_ended(self, code: int, now: float) -> list[Command]:
         self._learner_code = code
         if code == 0:
-            self._settle(Outcome(FINISHED, self._stop.reason if self._stop else "all steps are trained"))
+            self._settle(RunOutcome(FINISHED, self._stop.reason if self._stop else "all steps are trained"))
             return self._let_leave(now)
         if self._stop is not None and not self._stop.finished:
             if self._stop.ordered:
-                self._settle(Outcome(INTERRUPTED, self._stop.reason))
+                self._settle(RunOutcome(INTERRUPTED, self._stop.reason))
             else:
-                self._settle(Outcome(FAILED, f"the learner stopped the run: {self._stop.reason}", self._learner))
+                self._settle(RunOutcome(FAILED, f"the learner stopped the run: {self._stop.reason}", self._learner))
             return self._let_leave(now)
         if self._claims > 1:
             return self._taken_over(now)
-        if self._stop is None and self._may_start_again(self._learner, code):
-            pause = self._deaths[self._learner].died(now)
-            if pause is not None:
-                self.learner_away = True
-                self._deadline = None
-                return self._start_later(self._learner, code, pause, now)
-            limit = f"{self._restart.max_restarts} restarts without a further version (launch.restart.max_restarts)"
-            return self._failed(self._failure(self._learner, code, f", after {limit}, at version {self._steps}"), now)
-        return self._failed(self._failure(self._learner, code), now)
+        if self._stop is not None:
+            return self._failed(self._processes.failure(self._learner, code), now)
+        decision = self._processes.died(self._learner, code, now)
+        if isinstance(decision, RunOutcome):
+            return self._failed(decision, now)
+        self.learner_away = True
+        self._deadline = None
+        return decision
 
-    def _failed(self, outcome: Outcome, now: float) -> list[Command]:
+    def _failed(self, outcome: RunOutcome, now: float) -> list[Command]:
         """The learner has ended and is not started again; with code 1 it may have obeyed a `stop` that is not read yet."""
         if self._learner_code != FAILED or self._claims == 0 or self._stop is not None or self._outage.away:
             return self._end(outcome, now)
         self._unexplained = outcome
-        self._enter(State.UNEXPLAINED, now + READ_S)
+        self._enter(SupervisionState.UNEXPLAINED, now + READ_S)
         return []
 
     def _taken_over(self, now: float) -> list[Command]:
-        return self._end(Outcome(FAILED, "another learner has taken the run over", self._learner), now)
+        return self._end(RunOutcome(FAILED, "another learner has taken the run over", self._learner), now)
 
     def _producer_ended(self, name: str, code: int, now: float) -> list[Command]:
         if self._stop is not None:
@@ -177,83 +182,28 @@ class Supervision:
         if code == 0:
             self._left[name] = now + ORDERLY_S
             return []
-        if self._may_start_again(name, code):
-            pause = self._deaths[name].died(now)
-            if pause is not None:
-                return self._start_later(name, code, pause, now)
-            limit = f"{self._restart.max_producer_restarts} restarts in {self._restart.window_s:g} s"
-            return self._end(self._failure(name, code, f", after {limit} (launch.restart.max_producer_restarts)"), now)
-        return self._end(self._failure(name, code), now)
+        return self._obey(self._processes.died(name, code, now), now)
 
-    def _may_start_again(self, name: str, code: int) -> bool:
-        limit = self._restart.max_restarts if name == self._learner else self._restart.max_producer_restarts
-        # One that finds no broker at its start takes that for wrong input.
-        return limit > 0 and name in self._joined and (code != WRONG_INPUT or self._outage.touches(self._since[name]))
-
-    def _failure(self, name: str, code: int, more: str = "") -> Outcome:
-        if self._outage.away:
-            return Outcome(FAILED, self._outage.why, BROKER)
-        who = "the learner" if name == self._learner else name
-        if code == WRONG_INPUT:
-            return Outcome(WRONG_INPUT, f"{who} says that its input is wrong", name)
-        return Outcome(FAILED, f"{who} ended with {describe_code(code)} before the run was finished{more}", name)
-
-    def _start_later(self, name: str, code: int, pause: float, now: float) -> list[Command]:
-        self._due[name] = now + pause
-        when = f"in {pause:g} s" if not self._outage.away else "once the broker is back"
-        return [Tell(f"{name} died ({describe_code(code)}), started again {when} (restart {self.restarts[name] + 1})", name)]
-
-    def _start(self, name: str, now: float) -> Command:
-        del self._due[name]
-        self.restarts[name] += 1
-        if name == BROKER:
-            return StartBroker()
-        self._alive.add(name)
-        self._since[name] = now
-        if name == self._learner:
-            self._deadline = now + self._start_timeout_s
-            self._claims = 0
-        return Start(name)
+    def _obey(self, decision: Decision, now: float) -> list[Command]:
+        return self._end(decision, now) if isinstance(decision, RunOutcome) else decision
 
     # --- the broker ---------------------------------------------------------------------------------------------------------
 
     def _broker_lost(self, event: BrokerLost, now: float) -> list[Command]:
-        if self.state not in (State.RUNNING, State.ENDING):
+        if self.state not in GOING_ON:
             return []
-        new = self._outage.begin(event.detail, now)
-        if not event.ended:
-            return [Tell(f"{event.detail}; it is waited for, up to {self._outage.limit}")] if new else []
-        if BROKER in self._due:
-            return []
-        if event.full and self._restart.max_broker_restarts:  # to start it without room is no death that counts
-            every = self._restart.max_backoff_s
-            self._due[BROKER] = now + every
-            told = f"{event.detail}: make room; it is started again every {every:g} s, for up to {self._outage.limit}"
-            return [Tell(told)] if new else []
-        pause = self._deaths[BROKER].died(now)
-        if pause is None:
-            count = self._restart.max_broker_restarts
-            more = (
-                f", after {count} restarts in {self._restart.window_s:g} s (launch.restart.max_broker_restarts)" if count else ""
-            )
-            return self._end(Outcome(FAILED, event.detail + more, BROKER), now)
-        self._due[BROKER] = now + pause
-        return [Tell(f"{event.detail}, started again in {pause:g} s (restart {self.restarts[BROKER] + 1})")]
+        return self._obey(self._broker.lost(event, now), now)
 
     def _broker_back(self, now: float) -> list[Command]:
         if not self._outage.away:
             return []
-        self._due.pop(BROKER, None)
-        self._due = {name: max(at, now + READ_S) for name, at in self._due.items()}  # a `stop` that stood on control comes first
-        if self.state is State.RUNNING and self._deadline is not None:
+        self._processes.delay_starts(now + READ_S)  # a `stop` that was on control comes first
+        if self.state is SupervisionState.RUNNING and self._deadline is not None:
             self._deadline = now + self._start_timeout_s  # nobody could claim anything
-        return [Tell(f"the broker is back after {self._outage.end(now):.0f} s")]
+        return self._broker.back(now)
 
     def _wait_for_broker(self, now: float) -> list[Command]:
-        if self._outage.too_long(now):
-            return self._end(Outcome(FAILED, f"{self._outage.why}; the broker was away for {self._outage.limit}", BROKER), now)
-        line = self._outage.line(now)
-        return [] if line is None else [Tell(line)]
+        return self._obey(self._broker.wait(now), now)
 
     # --- control, people, time ----------------------------------------------------------------------------------------------
 
@@ -261,99 +211,104 @@ class Supervision:
         self._claims += 1
         if self._learner in self._alive:
             self.learner_away = False
-            if self.state is State.RUNNING:
+            if self.state is SupervisionState.RUNNING:
                 self._deadline = None
-        elif self._claims > 1 and self.state in (State.RUNNING, State.UNEXPLAINED):
-            self._due.pop(self._learner, None)
-            return self._taken_over(now)  # by the one before which ours has given way
+        elif self._claims > 1 and self.state in (SupervisionState.RUNNING, SupervisionState.UNEXPLAINED):
+            self._processes.cancel_start(self._learner)
+            return self._taken_over(now)  # by the one that ours has given way to
         return []
 
     def _stop_seen(self, event: StopSeen, now: float) -> list[Command]:
-        # That of a learner which died is void once the next one is started: its claim takes the stop back.
+        # The stop of a learner that died is void once the next learner is started, whose claim takes it back.
         if self._stop is not None or (self.learner_away and self._learner in self._alive):
             return []
         self._stop = event
         self._left.clear()
-        waiting = self._due.pop(self._learner, None) is not None
-        self._due = {name: at for name, at in self._due.items() if name == BROKER}
-        if self.state not in (State.RUNNING, State.ENDING, State.UNEXPLAINED):
+        waiting = self._processes.cancel_start(self._learner)
+        self._processes.cancel_starts()
+        if self.state not in (SupervisionState.RUNNING, SupervisionState.ENDING, SupervisionState.UNEXPLAINED):
             return []
-        if waiting or self.state is State.UNEXPLAINED:
+        if waiting or self.state is SupervisionState.UNEXPLAINED:
             return self._learner_ended(self._learner_code, now)
-        self._enter(State.ENDING, now + END_S)
+        self._enter(SupervisionState.ENDING, now + END_S)
         return []
 
     def _interrupted(self, signal: str, now: float) -> list[Command]:
-        if self.state is State.UNEXPLAINED:
+        if self.state is SupervisionState.UNEXPLAINED:
             return self._end(self._unexplained, now)
-        if self.state in (State.RUNNING, State.ENDING):
-            return self._end(Outcome(INTERRUPTED, f"interrupted by {signal}"), now)
+        if self.state in GOING_ON:
+            return self._end(RunOutcome(INTERRUPTED, f"interrupted by {signal}"), now)
         return self._kill(now)
 
     def _tick(self, now: float) -> list[Command]:
         commands: list[Command] = []
         for step in (self._wait_for_broker, self._departures, self._starts):
-            if self.state in (State.RUNNING, State.ENDING):
+            if self.state in GOING_ON:
                 commands += step(now)
-        excused = self.state is State.RUNNING and self._outage.away
+        excused = self.state is SupervisionState.RUNNING and self._outage.away
         if self._deadline is not None and now >= self._deadline and not excused:
             commands += self._late(now)
         return commands
 
     def _departures(self, now: float) -> list[Command]:
-        told: list[Command] = []
+        departed: list[Command] = []
         for name in [name for name, at in self._left.items() if now >= at]:
             del self._left[name]
-            if name not in self._joined:
-                return [*told, *self._end(self._failure(name, 0), now)]
-            told.append(Tell(f"{name} has left the run; it is not started again"))
-        return told
+            if not self._processes.has_joined(name):
+                return [*departed, *self._end(self._processes.failure(name, 0), now)]
+            departed.append(Notify(f"{name} has left the run; it will not be started again"))
+        return departed
 
     def _starts(self, now: float) -> list[Command]:
-        due = [name for name, at in self._due.items() if now >= at and (name == BROKER or not self._outage.away)]
-        return [self._start(name, now) for name in due]
+        if self._outage.away:
+            return self._broker.start_if_due(now)
+        commands = self._processes.start_due(now)
+        if Restart(self._learner) in commands:
+            self._deadline = now + self._start_timeout_s
+            self._claims = 0
+        return commands
 
     def _late(self, now: float) -> list[Command]:
         match self.state:
-            case State.RUNNING:
+            case SupervisionState.RUNNING:
                 cause = f"the learner did not claim the run within {self._start_timeout_s:g} s (launch.learner_start_timeout_s)"
-                return self._end(Outcome(FAILED, cause, self._learner), now)
-            case State.ENDING:
+                return self._end(RunOutcome(FAILED, cause, self._learner), now)
+            case SupervisionState.ENDING:
                 late = f"the learner did not end within {END_S:g} s after its stop"
-                return self._end(Outcome(FAILED, late, self._learner), now)
-            case State.UNEXPLAINED:
+                return self._end(RunOutcome(FAILED, late, self._learner), now)
+            case SupervisionState.UNEXPLAINED:
                 return self._end(self._unexplained, now)
-            case State.STOPPING_LEARNER:
+            case SupervisionState.STOPPING_LEARNER:
                 return [Kill(self._learner), *self._stop_producers(now)]
-            case State.LEAVING:
+            case SupervisionState.LEAVING:
                 return self._stop_producers(now)
-            case State.STOPPING_PRODUCERS:
+            case SupervisionState.STOPPING_PRODUCERS:
                 return self._kill(now)
-            case State.KILLING:
+            case SupervisionState.KILLING:
                 return self._done()
-            case State.DONE:
+            case SupervisionState.DONE:
                 return []
             case _:
                 assert_never(self.state)
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 
-    def _settle(self, outcome: Outcome) -> None:
+    def _settle(self, outcome: RunOutcome) -> None:
         if self.outcome is None:
             self.outcome = outcome
 
-    def _enter(self, state: State, deadline: float) -> None:
+    def _enter(self, state: SupervisionState, deadline: float) -> None:
         self.state, self._deadline = state, deadline
 
-    def _end(self, outcome: Outcome, now: float) -> list[Command]:
+    def _end(self, outcome: RunOutcome, now: float) -> list[Command]:
         """The run ends, though the learner may still run."""
         self._settle(outcome)
         if self._learner not in self._alive:
             return self._stop_producers(now)
-        if self._outage.away:  # nobody can publish or hear anything: there is no order to keep
-            self._enter(State.STOPPING_PRODUCERS, now + self._patience_s())
-            return [Terminate(name) for name in self._in_order()]
-        self._enter(State.STOPPING_LEARNER, now + self._stop_timeout_s)
+        if self._outage.away:  # nobody can publish or read anything: no order needs to be kept
+            self._enter(SupervisionState.STOPPING_PRODUCERS, now + self._patience_s())
+            return [Terminate(name) for name in self._processes.living]
+        self._enter(SupervisionState.STOPPING_LEARNER, now + self._stop_timeout_s)
         return [Terminate(self._learner)]
 
     def _patience_s(self) -> float:
@@ -362,28 +317,25 @@ class Supervision:
     def _let_leave(self, now: float) -> list[Command]:
         if not self._alive:
             return self._done()
-        self._enter(State.LEAVING, now + LEAVE_S)
+        self._enter(SupervisionState.LEAVING, now + LEAVE_S)
         return []
 
     def _stop_producers(self, now: float) -> list[Command]:
         living = [name for name in self._producers if name in self._alive]
         if not self._alive:
             return self._done()
-        self._enter(State.STOPPING_PRODUCERS, now + self._patience_s())
+        self._enter(SupervisionState.STOPPING_PRODUCERS, now + self._patience_s())
         return [Terminate(name) for name in living]
 
     def _kill(self, now: float) -> list[Command]:
         if not self._alive:
             return self._done()
-        self._enter(State.KILLING, now + KILL_S)
-        return [Kill(name) for name in self._in_order()]
-
-    def _in_order(self) -> list[str]:
-        return [name for name in (self._learner, *self._producers) if name in self._alive]
+        self._enter(SupervisionState.KILLING, now + KILL_S)
+        return [Kill(name) for name in self._processes.living]
 
     def _done(self) -> list[Command]:
         self._deadline = None
-        self.state = State.DONE
+        self.state = SupervisionState.DONE
         if self.outcome is None:
             raise AssertionError("a run ended without a cause")
         return [Done(self.outcome)]

@@ -1,53 +1,47 @@
 """Carries out what `supervision.py` decides: starts the processes, watches them, starts them again, ends them. Runs on
 the main thread.
 
-Invariant: when `supervise` returns, or raises, nothing that it started is left: the guards end with everything below them, and
-what a crash of a guard may have orphaned is adopted by this process and killed.
+Invariant: when `supervise` returns, or raises, nothing that it started is left: the guards end together with everything below
+them, and what a guard that crashed may have orphaned is adopted by this process and killed.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-import signal
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import Protocol, assert_never
 
 import psutil
 
+from launch.exit_codes import describe_code
 from launch.observe.display import Display
 from launch.observe.logtail import tail
-from launch.observe.view import Snapshot
-from launch.processes.children import Child, ChildSpec
+from launch.observe.run_view import RunSnapshot
+from launch.processes.children import Child
 from launch.processes.guard import adopt_orphans
+from launch.processes.specs import ProcessSpec
 from launch.supervise.events import (
     BrokerBack,
-    BrokerLost,
-    Claimed,
+    BrokerEvent,
     Command,
     Done,
     Event,
     Exited,
-    Interrupted,
-    Joined,
     Kill,
-    Progress,
-    Start,
-    StartBroker,
-    StopSeen,
-    Tell,
+    Notify,
+    Restart,
+    RestartBroker,
     Terminate,
     Tick,
 )
-from launch.supervise.outcome import Outcome, describe_code
+from launch.supervise.outcome import RunOutcome
+from launch.supervise.signal_inbox import SignalInbox
 from launch.supervise.supervision import Supervision
+from launch.supervise.topic_events import TopicEvents
 from schemas.config.launch import RestartConfig
 
 log = logging.getLogger(__name__)
@@ -60,62 +54,30 @@ LOG_WIDTH = 80
 LOG_LINES = 40
 STARTED_AGAIN = "--- started again"
 _LOG_LINE = re.compile(r"\d\d:\d\d:\d\d\.\d+ \w+ +(producer|learner)\S*: (?P<text>.*)")
-INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Following(Protocol):
-    """What the supervisor sees of the run's topics; `launch.observe.watch.Watch` is the real one."""
+class SupervisedRun(Protocol):
+    """The run's topics, as the supervisor sees them; `launch.observe.watch.RunWatch` is the real one."""
 
-    def snapshot(self) -> Snapshot: ...
+    def snapshot(self) -> RunSnapshot: ...
 
     def process(self, name: str, doing: str) -> None: ...
 
     def broker(self, doing: str) -> None: ...
 
 
-class Caring(Protocol):
-    """What the supervisor sees of the broker; `launch.supervise.broker_care.BrokerCare` is the real one."""
+class SupervisedBroker(Protocol):
+    """The broker, as the supervisor sees it; `launch.supervise.broker_monitor.BrokerMonitor` is the real one."""
 
-    def begin(self) -> None: ...
+    def start(self) -> None: ...
 
-    def news(self) -> Sequence[BrokerLost | BrokerBack]: ...
+    def events(self) -> Sequence[BrokerEvent]: ...
 
-    def start_again(self) -> None: ...
+    def restart(self) -> None: ...
 
     def pids(self) -> set[int]: ...
 
     def close(self) -> None: ...
-
-
-class Inbox:
-    """Signals as events. A handler only notes the signal and wakes the loop."""
-
-    def __init__(self) -> None:
-        self._noted: deque[str] = deque()
-        self._wake = threading.Event()
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        former = {number: signal.signal(number, self._note) for number in INTERRUPTS}
-        try:
-            yield
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
-
-    def take(self) -> list[Event]:
-        found: list[Event] = []
-        while self._noted:
-            found.append(Interrupted(self._noted.popleft()))
-        return found
-
-    def wait(self, seconds: float) -> None:
-        self._wake.wait(seconds)
-        self._wake.clear()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self._noted.append(signal.Signals(number).name)
-        self._wake.set()
 
 
 class Supervisor:
@@ -123,38 +85,43 @@ class Supervisor:
 
     Args:
         learner, producers: what to start, all at once.
-        learner_again: the learner as it is started after it died.
-        saved: whether the learner has a checkpoint to go on from.
+        learner_again: the learner, as it is started after it died.
+        run: what the processes publish, and where it is shown what they do.
+        saved: whether the run has a checkpoint that the learner can resume from.
         cwd: working folder of the processes.
+        keep_open: file descriptors that stay open while a process lives.
     """
 
     def __init__(
         self,
-        learner: ChildSpec,
-        producers: Sequence[ChildSpec],
+        learner: ProcessSpec,
+        producers: Sequence[ProcessSpec],
         *,
-        learner_again: ChildSpec,
-        watch: Following,
+        learner_again: ProcessSpec,
+        run: SupervisedRun,
         display: Display,
-        broker: Caring,
+        broker: SupervisedBroker,
         saved: Callable[[], bool],
         restart: RestartConfig,
         start_timeout_s: float,
         stop_timeout_s: float,
         outage_timeout_s: float,
         cwd: Path,
+        keep_open: Sequence[int] = (),
     ) -> None:
         self._specs = [learner, *producers]
         self._again = {spec.name: spec for spec in (learner_again, *producers)}
         self._learner = learner.name
-        self._watch, self._display, self._broker = watch, display, broker
+        self._run, self._display, self._broker = run, display, broker
         self._saved = saved
-        self._cwd = cwd
+        self._cwd, self._keep_open = cwd, keep_open
         self._children: dict[str, Child] = {}
-        self._inbox = Inbox()
+        self._inbox = SignalInbox()
+        names = [spec.name for spec in producers]
+        self._topic_events = TopicEvents(learner.name, names)
         self._core = Supervision(
             learner.name,
-            [spec.name for spec in producers],
+            names,
             restart=restart,
             start_timeout_s=start_timeout_s,
             stop_timeout_s=stop_timeout_s,
@@ -163,40 +130,33 @@ class Supervisor:
         )
         self._before: set[psutil.Process] = set()
         self._asked_saved = self._read_logs = 0.0
-        self._claims = 0
-        self._steps = 0
-        self._stop: tuple[int | None, object] | None = None
-        self._joined: set[str] = set()
-        self._dead: set[str] = set()  # identities of producers that this supervisor saw die
 
     @property
     def restarts(self) -> Mapping[str, int]:
         """How often each process was started again."""
         return self._core.restarts
 
-    def supervise(self) -> Outcome:
+    def supervise(self) -> RunOutcome:
         """Start everything and stay until nothing is left of it."""
         adopt_orphans()
         self._before = set(psutil.Process().children(recursive=True))
         with self._inbox.listening():
             try:
-                self._broker.begin()
+                self._broker.start()
                 for spec in self._specs:
-                    self._children[spec.name] = Child(spec, self._cwd)
-                    self._watch.process(spec.name, "starting")
+                    self._start(spec)
                 return self._loop()
             finally:
                 self._broker.close()
                 self._sweep()
 
-    def snapshot(self) -> Snapshot:
-        """What the topics tell, without what this supervisor knows to be over."""
-        seen = self._watch.snapshot()
-        producers = [row for row in seen.producers if row.name not in self._dead]
+    def snapshot(self) -> RunSnapshot:
+        """What the topics show, without what this supervisor knows to be over."""
+        seen = self._topic_events.without_dead(self._run.snapshot())
         learner = "starting" if self._core.learner_away and seen.stop is None else seen.learner
-        return replace(seen, producers=producers, learner=learner)
+        return replace(seen, learner=learner)
 
-    def _loop(self) -> Outcome:
+    def _loop(self) -> RunOutcome:
         while True:
             for event in self._events():
                 for command in self._core.on(event, time.monotonic()):
@@ -208,68 +168,50 @@ class Supervisor:
             self._inbox.wait(TURN_S)
 
     def _events(self) -> Iterator[Event]:
-        # Topics before processes: a stop that stands on control explains the ends that follow it. So does a broker that is away.
-        seen = self._watch.snapshot()
-        yield from self._from_topics(seen)
+        # Topics before processes: a stop on control explains the ends that follow it. So does a broker that is away.
+        seen = self._run.snapshot()
+        yield from self._topic_events.of(seen)
         yield from self._inbox.take()
-        for news in self._broker.news():
-            self._watch.broker("running again" if isinstance(news, BrokerBack) else news.detail)
-            yield news
+        for event in self._broker.events():
+            self._run.broker("running again" if isinstance(event, BrokerBack) else event.detail)
+            yield event
         for name, child in list(self._children.items()):
             code = child.poll()
             if code is not None:
-                yield from self._from_files(at_once=name == self._learner)
+                yield from self._checkpoint_events(at_once=name == self._learner)
                 del self._children[name]
-                self._dead |= {row.name for row in seen.producers if row.name.startswith(f"{name}-")}
-                self._watch.process(name, f"ended with {describe_code(code)}" if code else "ended")
+                self._topic_events.died(name, seen)
+                self._run.process(name, f"ended with {describe_code(code)}" if code else "ended")
                 yield Exited(name, code)
-        yield from self._from_files(at_once=False)
+        yield from self._checkpoint_events(at_once=False)
         yield Tick()
 
-    def _from_topics(self, seen: Snapshot) -> Iterator[Event]:
-        for _ in range(self._claims, seen.claims):
-            yield Claimed()
-        self._claims = seen.claims
-        if seen.steps > self._steps:
-            self._steps = seen.steps
-            yield Progress(seen.steps)
-        members = [row.name for row in seen.producers if row.member and row.state != "silent" and row.name not in self._dead]
-        for name in self._again:
-            if name not in self._joined and any(member.startswith(f"{name}-") for member in members):
-                self._joined.add(name)
-                yield Joined(name)
-        stop = (seen.incarnation, seen.stop)
-        if seen.stop is not None and stop != self._stop:
-            self._stop = stop
-            yield StopSeen(seen.stop.reason, seen.stop.finished, seen.stop.ordered)
-
-    def _from_files(self, *, at_once: bool) -> Iterator[Event]:
+    def _checkpoint_events(self, *, at_once: bool) -> Iterator[Event]:
         now = time.monotonic()
-        if self._learner in self._joined or not self._claims:
+        if not self._topic_events.waits_for_checkpoint:
             return
         if at_once or now - self._asked_saved >= SAVED_PERIOD_S:
             self._asked_saved = now
             if self._saved():
-                self._joined.add(self._learner)
-                yield Joined(self._learner)
+                yield self._topic_events.checkpoint()
 
     def _carry_out(self, command: Command) -> None:
         match command:
-            case Start(name):
+            case Restart(name):
                 self._start_again(name)
-            case StartBroker():
-                self._watch.broker("starting")
-                self._broker.start_again()
+            case RestartBroker():
+                self._run.broker("starting")
+                self._broker.restart()
             case Terminate(name):
-                self._watch.process(name, "asked to end")
+                self._run.process(name, "asked to end")
                 self._children[name].terminate()
             case Kill(name):
-                self._display.say(f"{name} does not end in time: killing it")
-                self._watch.process(name, "killed")
+                self._display.say(f"{name} did not end in time: killing it")
+                self._run.process(name, "killed")
                 self._children[name].kill()
-            case Tell(line, waits):
-                if waits is not None:
-                    self._watch.process(waits, "waits to be started again")
+            case Notify(line, restarting):
+                if restarting is not None:
+                    self._run.process(restarting, "waiting to be started again")
                 log.warning("%s", line)
                 self._display.say(line)
             case Done():
@@ -277,15 +219,18 @@ class Supervisor:
             case _:
                 assert_never(command)
 
+    def _start(self, spec: ProcessSpec) -> None:
+        self._children[spec.name] = Child(spec, self._cwd, self._keep_open)
+        self._run.process(spec.name, "starting")
+
     def _start_again(self, name: str) -> None:
         spec = self._again[name]
-        with spec.log.open("ab") as before:
-            before.write(f"\n{STARTED_AGAIN} (restart {self._core.restarts[name]})\n".encode())
-        self._children[name] = Child(spec, self._cwd)
-        self._watch.process(name, "starting")
+        with spec.log.open("ab") as log_file:
+            log_file.write(f"\n{STARTED_AGAIN} (restart {self._core.restarts[name]})\n".encode())
+        self._start(spec)
 
     def _describe_starting(self) -> None:
-        """The last line of a process's log tells what it is at before it shows up on the topics."""
+        """Until a process shows up on the topics, the last line of its log is what it is doing."""
         now = time.monotonic()
         if now - self._read_logs < LOG_PERIOD_S or self._core.outcome is not None:
             return
@@ -293,17 +238,17 @@ class Supervisor:
         for name, child in self._children.items():
             lines = tail(child.log, LOG_LINES)
             first = max((i for i, line in enumerate(lines) if line.startswith(STARTED_AGAIN)), default=0)
-            told = [match["text"] for line in lines[first:] if (match := _LOG_LINE.match(line))]
-            self._watch.process(name, f"starting: {told[-1][:LOG_WIDTH]}" if told else "starting")
+            logged = [match["text"] for line in lines[first:] if (match := _LOG_LINE.match(line))]
+            self._run.process(name, f"starting: {logged[-1][:LOG_WIDTH]}" if logged else "starting")
 
     def _sweep(self) -> None:
-        """Nothing is left, whatever happened above. What ran before, and the broker, is not ours to end."""
+        """Leave nothing, whatever happened above. What ran before, and the broker, is not ours to end."""
         for child in self._children.values():
             child.kill()
         until = time.monotonic() + SWEEP_S
         while any(child.poll() is None for child in self._children.values()):
             if time.monotonic() > until:
-                log.error("processes are left after %g s: %s", SWEEP_S, ", ".join(self._children))
+                log.error("processes still running after %g s: %s", SWEEP_S, ", ".join(self._children))
                 break
             time.sleep(0.05)
         spared = self._broker.pids()

@@ -75,7 +75,7 @@ def test_a_killed_producer_is_started_again_and_the_run_finishes(broker: Broker,
     run = wait_for(process, broker.bootstrap, run_id, tmp_path)
     assert run.code == 0, run.output
     assert steps(run) == list(range(STEPS))
-    assert "died (signal SIGKILL), started again in 1 s (restart 1)" in run.output
+    assert "died (signal SIGKILL); it will be started again in 1 s (restart 1)" in run.output
     assert "restarts: producer-0 1" in run.output
 
 
@@ -145,5 +145,5 @@ def test_a_broker_of_somebody_else_that_stays_away_ends_the_run_with_its_name(
         local.kill()
     run = wait_for(process, bootstrap, run_id, runs)
     assert run.code == 1, run.output
-    assert "it is waited for, up to 5 s (kafka.outage_timeout_s)" in run.output
+    assert "waiting for it, up to 5 s (kafka.outage_timeout_s)" in run.output
     assert f"nobody listens at {bootstrap}; the broker was away for 5 s" in run.output

@@ -2,9 +2,9 @@
 
     python -m tests.fakes.supervised FOLDER STOP_TIMEOUT LEARNER_CODE PRODUCER_CODE...
 
-Writes `FOLDER/outcome.json` when it ends, and to `FOLDER/told` the lines that a person reads. What the topics tell, once it is
-there: `FOLDER/control.json`, a `stop`; `FOLDER/claims`, how many claims there are; `FOLDER/joined`, names of producers.
-`FOLDER/saved`: there is a checkpoint. `FOLDER/broker_gone` makes the broker die; one that is started again removes it.
+Writes `FOLDER/outcome.json` when it ends, and to `FOLDER/shown` the lines that a person reads. The topics are files that a test
+makes: `FOLDER/control.json`, a `stop`; `FOLDER/claims`, how many claims there are; `FOLDER/joined`, names of producers.
+`FOLDER/saved`: there is a checkpoint. `FOLDER/broker_gone` makes the broker die; a broker that is started again removes it.
 `RESTART` in the environment holds keys of `launch.restart` as JSON.
 """
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from rich.console import Console
 
 from launch.observe.display import PlainLines
-from launch.observe.view import RunView, Snapshot
-from launch.processes.children import ChildSpec
-from launch.supervise.events import BrokerBack, BrokerLost
+from launch.observe.run_view import RunSnapshot, RunView
+from launch.processes.specs import ProcessSpec
+from launch.supervise.events import BrokerBack, BrokerEvent, BrokerLost
 from launch.supervise.supervisor import Supervisor
 from schemas.config.launch import RestartConfig
 from schemas.records.control import Claim, Member, State, Stop
@@ -29,7 +29,7 @@ from schemas.records.status import Heartbeat, ProducerState
 from tests.fakes.records import UUID
 
 
-class FolderWatch:
+class FolderRun:
     """The topics of a run, as files."""
 
     def __init__(self, folder: Path) -> None:
@@ -37,7 +37,7 @@ class FolderWatch:
         self._view = RunView("fake", 0.0)
         self._claims = 0
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunSnapshot:
         claims = int(_read(self._folder / "claims") or "0")
         stop = _read(self._folder / "control.json")
         while self._claims < claims:
@@ -69,23 +69,23 @@ class FolderBroker:
         self._gone = gone
         self._away = False
 
-    def begin(self) -> None:
-        """Nothing to begin."""
+    def start(self) -> None:
+        """Starts nothing."""
 
-    def news(self) -> list[BrokerLost | BrokerBack]:
+    def events(self) -> list[BrokerEvent]:
         away, self._away = self._away, self._gone.exists()
         if away == self._away:
             return []
         return [BrokerLost("the broker has ended", ended=True) if self._away else BrokerBack()]
 
-    def start_again(self) -> None:
+    def restart(self) -> None:
         self._gone.unlink()
 
     def pids(self) -> set[int]:
         return set()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing."""
 
 
 def _read(path: Path) -> str | None:
@@ -96,17 +96,17 @@ def main() -> int:
     folder, stop_timeout_s, learner, *producers = sys.argv[1:]
     out = Path(folder)
 
-    def spec(name: str, code: str) -> ChildSpec:
-        return ChildSpec(name, [sys.executable, "-c", code], dict(os.environ), out / f"{name}.log", float(stop_timeout_s))
+    def spec(name: str, code: str) -> ProcessSpec:
+        return ProcessSpec(name, [sys.executable, "-c", code], dict(os.environ), out / f"{name}.log", float(stop_timeout_s))
 
     learner_spec = spec("learner-0", learner)
-    told = (out / "told").open("w", buffering=1)
+    shown = (out / "shown").open("w", buffering=1)
     supervisor = Supervisor(
         learner_spec,
         [spec(f"producer-{i}", code) for i, code in enumerate(producers)],
         learner_again=dataclasses.replace(learner_spec, env={**learner_spec.env, "RESUMED": "1"}),
-        watch=FolderWatch(out),
-        display=PlainLines(Console(file=told, width=200)),
+        run=FolderRun(out),
+        display=PlainLines(Console(file=shown, width=200)),
         broker=FolderBroker(out / "broker_gone"),
         saved=lambda: (out / "saved").exists(),
         restart=RestartConfig.model_validate_json(os.environ.get("RESTART", "{}")),

@@ -26,15 +26,16 @@ ROOT = Path(__file__).resolve().parents[2]
 SUPERVISOR = """
 import sys, time
 from pathlib import Path
-from launch.broker import Keeper, use_broker
-from launch.children import Child, ChildSpec
-from schemas.config import KafkaConfig
+from launch.processes.broker import Keeper, use_broker
+from launch.processes.children import Child
+from launch.processes.specs import ProcessSpec
+from schemas.config.kafka import KafkaConfig
 import os
 folder = Path(sys.argv[1])
 with Keeper(60) as keeper, use_broker(KafkaConfig(), print) as broker:
     keeper.guard(broker)
-    spec = ChildSpec("child", [sys.executable, "-c", sys.argv[2]], dict(os.environ), folder / "child.log", 20, (broker.lock,))
-    child = Child(spec, Path.cwd())
+    spec = ProcessSpec("child", [sys.executable, "-c", sys.argv[2]], dict(os.environ), folder / "child.log", 20)
+    child = Child(spec, Path.cwd(), broker.keep_open)
     (folder / "ready").write_text(broker.bootstrap)
     time.sleep(300)
 """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.models.recipes import build
+from launch.models.recipes import make_model
 from launch.processes.model_build import ModelBuild
 from schemas.config.model import ModelConfig
 from schemas.errors import WeirError
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def made(model: ModelConfig) -> bool:
     """Make the model as a run does, if it is missing."""
     with ModelBuild(model) as building:
-        return building.wait(lambda told: None)
+        return building.wait(lambda line: None)
 
 
 def contents(path: Path) -> dict[str, str]:
@@ -74,14 +74,14 @@ def test_the_tiny_model_half_knows_the_task(tiny: Path) -> None:
 def test_a_model_that_is_there_is_not_made_again(tiny: Path) -> None:
     before = (tiny / "model.safetensors").stat().st_mtime_ns
     assert not made(ModelConfig(path=str(tiny), build="tiny"))
-    build("tiny", tiny)
+    make_model("tiny", tiny)
     assert (tiny / "model.safetensors").stat().st_mtime_ns == before
 
 
 def test_a_path_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(WeirError, match="holds no model"):
-        build("tiny", tmp_path)
+        make_model("tiny", tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
 
 

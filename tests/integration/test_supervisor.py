@@ -1,4 +1,4 @@
-"""The supervisor over real processes: whoever dies, of whatever, nothing is left and the cause is told."""
+"""The supervisor over real processes: whoever dies, of whatever, nothing is left and the cause is reported."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ class Supervised:
         (self.folder / "joined").write_text(" ".join(producers))
         (self.folder / "saved").touch()
         (self.folder / "claims").write_text("1")
-        told = self.folder / "told"
+        shown = self.folder / "shown"
         for name in producers:
-            eventually(partial(_tells, told, f"{name}-1 serving"), 20, f"{name} to be seen")
+            eventually(partial(_holds, shown, f"{name}-1 serving"), 20, f"{name} to be seen")
 
     def outcome(self, seconds: float = 40) -> dict[str, Any]:
         assert self.process is not None
@@ -95,7 +95,7 @@ def test_a_finished_learner_ends_the_run_and_its_producers(supervised: Supervise
     assert supervised.outcome()["code"] == 0
 
 
-def test_a_crashed_producer_ends_the_run_and_its_log_tells_why(supervised: Supervised) -> None:
+def test_a_crashed_producer_ends_the_run_and_its_log_shows_why(supervised: Supervised) -> None:
     supervised.start(WITH_WORKER, CRASH)
     outcome = supervised.outcome()
     assert (outcome["code"], outcome["blame"]) == (1, "producer-0")
@@ -114,7 +114,7 @@ def test_a_learner_killed_from_outside_ends_the_run(supervised: Supervised) -> N
 def test_the_stop_on_control_is_the_cause(supervised: Supervised) -> None:
     stop = Stop(reason="no producer for 300 s", version=3, resumable=True)
     (supervised.folder / "control.json").write_text(stop.model_dump_json())
-    supervised.start("import time, sys; time.sleep(1); sys.exit(1)", "pass")
+    supervised.start("import sys; sys.exit(1)", "pass")
     outcome = supervised.outcome()
     assert outcome["code"] == 1
     assert "no producer for 300 s" in outcome["cause"]
@@ -128,17 +128,17 @@ def test_a_brokers_death_ends_the_run_when_it_may_not_be_started_again(supervise
     assert (outcome["code"], outcome["cause"]) == (1, "the broker has ended")
 
 
-def test_what_dies_later_is_started_again_and_its_log_goes_on(supervised: Supervised) -> None:
-    tell = f"import os; print('resumed' if os.environ.get('RESUMED') else 'anew', flush=True); {WAIT}"
-    supervised.start(tell, tell, WAIT, backoff_s=0.2)
+def test_what_dies_later_is_started_again_and_its_log_continues(supervised: Supervised) -> None:
+    report = f"import os; print('resumed' if os.environ.get('RESUMED') else 'anew', flush=True); {WAIT}"
+    supervised.start(report, report, WAIT, backoff_s=0.2)
     before = {p.pid for p in supervised.children(3)}
     supervised.joined("producer-0", "producer-1")
     (supervised.folder / "broker_gone").touch()
     for process in supervised.children(3):
         if Path(_log_of(process)).name != "producer-1.log":
             process.kill()
-    told = supervised.folder / "told"
-    eventually(lambda: "the broker is back" in told.read_text(), 20, "the broker to be started again")
+    shown = supervised.folder / "shown"
+    eventually(lambda: "the broker is back" in shown.read_text(), 20, "the broker to be started again")
     after = eventually(
         lambda: found if len(found := supervised.running()) == 3 and len({p.pid for p in found} - before) == 2 else None,
         20,
@@ -150,7 +150,7 @@ def test_what_dies_later_is_started_again_and_its_log_goes_on(supervised: Superv
     supervised.send(signal.SIGINT)
     outcome = supervised.outcome()
     assert outcome["restarts"] == {"learner-0": 1, "producer-0": 1, "broker": 1}
-    assert "producer-0 died (signal SIGKILL), started again" in told.read_text()
+    assert "producer-0 died (signal SIGKILL); it will be started again" in shown.read_text()
 
 
 def test_a_learner_that_gives_way_to_another_one_is_not_started_again(supervised: Supervised) -> None:
@@ -158,7 +158,7 @@ def test_a_learner_that_gives_way_to_another_one_is_not_started_again(supervised
     learner = next(p for p in supervised.children(2) if Path(_log_of(p)).name == "learner-0.log")
     supervised.joined("producer-0")
     learner.kill()
-    eventually(lambda: "started again in 300 s" in (supervised.folder / "told").read_text(), 20, "its death to be seen")
+    eventually(lambda: "started again in 300 s" in (supervised.folder / "shown").read_text(), 20, "its death to be seen")
     (supervised.folder / "claims").write_text("2")
     assert "another learner has taken the run over" in supervised.outcome()["cause"]
 
@@ -169,7 +169,7 @@ def test_an_interrupt_during_the_pause_before_a_start_ends_the_run(supervised: S
     supervised.joined("producer-0")
     for process in supervised.children(2):
         process.kill()
-    eventually(lambda: (supervised.folder / "told").read_text().count("started again in 300 s") == 2, 20, "both deaths")
+    eventually(lambda: (supervised.folder / "shown").read_text().count("started again in 300 s") == 2, 20, "both deaths")
     supervised.send(signal.SIGINT)
     outcome = supervised.outcome(15)
     assert (outcome["code"], outcome["restarts"]) == (130, {})
@@ -220,12 +220,12 @@ def test_a_killed_guard_leaves_nothing_behind(supervised: Supervised) -> None:
 
 
 def _deaf(supervised: Supervised, *names: str) -> None:
-    """Wait until the processes have closed their ears."""
+    """Wait until the processes ignore SIGTERM."""
     for name in names:
-        eventually(partial(_tells, supervised.folder / f"{name}.log", "deaf"), 20, f"{name} to start")
+        eventually(partial(_holds, supervised.folder / f"{name}.log", "deaf"), 20, f"{name} to start")
 
 
-def _tells(file: Path, words: str) -> bool:
+def _holds(file: Path, words: str) -> bool:
     return file.exists() and words in file.read_text()
 
 

@@ -20,8 +20,8 @@ from broker_config.clients.settings import make_admin, make_producer
 from broker_config.deadline import Deadline
 from broker_config.locate import ENVIRONMENT
 from broker_config.topics import Topics, specs_for_run, version_spec
-from launch.folders import make
-from launch.observe.watch import Watch
+from launch.folders import make_run_folder
+from launch.observe.watch import RunWatch
 from schemas.config.file import build
 from schemas.records.control import Claim, State, Stop
 from schemas.records.metrics import StepMetrics
@@ -143,10 +143,10 @@ def test_show_selects_by_version_key_and_number(weir: Weir, run: str) -> None:
 
 
 def test_the_latest_run_and_its_config_are_the_default(weir: Weir, run: str, tmp_path: Path) -> None:
-    make(build(raw_config(run={"name": "tiny", "dir": str(tmp_path / "runs")})).with_id(run))
+    make_run_folder(build(raw_config(run={"name": "tiny", "dir": str(tmp_path / "runs")})).with_id(run))
     assert "claim  by pid 7" in weir("show", "control").stdout
-    told = weir("show", "trajectories", "--text", code=2).stderr
-    assert "the tokenizer's folder is not here" in told
+    shown = weir("show", "trajectories", "--text", code=2).stderr
+    assert "the tokenizer's folder is not here" in shown
 
 
 def test_topics_lists_records_and_all_lists_runs(weir: Weir, run: str) -> None:
@@ -156,13 +156,13 @@ def test_topics_lists_records_and_all_lists_runs(weir: Weir, run: str) -> None:
     assert f"{run}  7 topics" in weir("topics", "--all").stdout.splitlines()
 
 
-def test_status_is_a_snapshot_of_what_the_topics_tell(weir: Weir, run: str) -> None:
+def test_status_is_a_snapshot_of_what_the_topics_hold(weir: Weir, run: str) -> None:
     out = weir("status", "--run", run).stdout
     for words in (f"{run}   step 1/2", "waiting for the groups of target version 1", PRODUCER, "serving", "0/8", "0.500"):
         assert words in out
 
 
-def test_status_as_json_is_for_programs_and_tells_the_last_beat_of_a_run_that_is_over(
+def test_status_as_json_is_for_programs_and_shows_the_last_beat_of_a_run_that_is_over(
     weir: Weir, broker: Broker, run: str
 ) -> None:
     publish(broker, [beat_record(run, 41)])
@@ -172,8 +172,8 @@ def test_status_as_json_is_for_programs_and_tells_the_last_beat_of_a_run_that_is
 
 
 def test_nobody_is_asked_to_stop_a_run_that_has_no_learner_or_has_ended(weir: Weir, broker: Broker, run: str) -> None:
-    told = weir("stop", "--run", run, code=1).stderr
-    assert f"no learner of run {run} runs" in told and "--resume" in told
+    shown = weir("stop", "--run", run, code=1).stderr
+    assert f"no learner of run {run} is running" in shown and "--resume" in shown
     stop = Stop(reason="interrupted", version=1, resumable=True)
     publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c0ffee", frontier=1, stop=stop), run)])
     assert "has stopped after 1 of ? steps: interrupted" in weir("stop", "--run", run).stdout
@@ -187,7 +187,7 @@ def test_a_run_that_only_has_its_topics_has_nobody_to_obey(weir: Weir, broker: B
     assert "no learner has claimed" in weir("stop", "--run", run_id, code=1).stderr
 
 
-def told_of_a_window(snapshot: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def reported_window(snapshot: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
     return next(((snapshot, row) for row in snapshot["window"] if row["filled"] is not None), None)
 
 
@@ -206,14 +206,15 @@ def test_a_running_run_is_looked_at_drained_and_stopped(weir: Weir, broker: Brok
         eventually(lambda: process.poll() is not None or (metrics.exists() and metrics.read_text()), 180, "the first step")
         assert process.poll() is None, process.communicate()[0]
         first, second = eventually(lambda: found if len(found := snapshot()["members"]) == 2 else None, 60, "two members")
-        seen, row = eventually(lambda: told_of_a_window(snapshot()), 60, "an open version in the learner's last beat")
+        seen, row = eventually(lambda: reported_window(snapshot()), 60, "an open version in the learner's last beat")
         assert row["unassigned"] + row["assigned"] + row["filled"] == 4
         assert seen["frontier"] in (row["version"], row["version"] - 1)
         assert {p["name"] for p in seen["producers"] if p["member"]} == {first, second}
         assert seen["rounds"][-1]["members"]
         assert seen["beat"]["silent_s"] < 20
 
-        near = weir("drain", "nobody", code=2).stderr  # a learner that has only just claimed the run is waited for, which is told
+        # A learner that has only just claimed the run is waited for, which is shown.
+        near = weir("drain", "nobody", code=2).stderr
         (error,) = [line for line in near.splitlines() if not line.startswith("waiting for ")]
         assert error.startswith("error: PRODUCER='nobody'") and f"members: {first}, {second}" in error
         drained = weir("drain", second).stdout
@@ -236,7 +237,7 @@ def test_a_running_run_is_looked_at_drained_and_stopped(weir: Weir, broker: Brok
     ("arguments", "words"),
     [
         (("show", "control", "--run", "no-such-run"), "the broker does not have it"),
-        (("show", "contrl", "--run", "no-such-run"), "no topic of a run"),
+        (("show", "contrl", "--run", "no-such-run"), "not a topic of a run"),
         (("show", "control"), "start one with launch/run_cluster.sh"),
         (("topics", "--run", "no-such-run"), "the broker has no topics of it"),
         (("status", "--run", "no-such-run"), "the broker has no topics of it"),
@@ -247,9 +248,9 @@ def test_a_running_run_is_looked_at_drained_and_stopped(weir: Weir, broker: Brok
     ],
 )
 def test_wrong_input_is_one_plain_line(weir: Weir, arguments: tuple[str, ...], words: str) -> None:
-    told = weir(*arguments, code=2).stderr
-    assert words in told
-    assert told.startswith("error: ")
+    shown = weir(*arguments, code=2).stderr
+    assert words in shown
+    assert shown.startswith("error: ")
 
 
 def test_a_check_needs_no_broker(weir: Weir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +268,7 @@ def test_the_watch_of_a_resumed_run_sees_nothing_of_its_earlier_end(broker: Brok
     stop = Stop(reason="interrupted", version=1, resumable=True)
     earlier = State(uuid=UUID, incarnation=0, config_digest="c", stop=stop)
     publish(broker, [json_record("control", earlier, run_id)])
-    watch = Watch(broker.kafka, broker.bootstrap, run_id, started=time.time(), resuming=True)
+    watch = RunWatch(broker.kafka, broker.bootstrap, run_id, started=time.time(), resuming=True)
     watch.start()
     try:
         watch.wait_for_control(20)
@@ -279,7 +280,7 @@ def test_the_watch_of_a_resumed_run_sees_nothing_of_its_earlier_end(broker: Brok
 
 
 def test_the_watch_finds_topics_that_are_made_later_and_follows_them(broker: Broker, run_id: str) -> None:
-    watch = Watch(broker.kafka, broker.bootstrap, run_id, started=time.time())
+    watch = RunWatch(broker.kafka, broker.bootstrap, run_id, started=time.time())
     watch.start()
     try:
         assert watch.snapshot().learner == "starting"

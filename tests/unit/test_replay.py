@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 
 from broker_config.clients.stored import StoredRecord
-from launch.archive.replay import follow as follow_report
 from learner.replay.changes import FREE_KEYS, FREE_SECTIONS, check_changes
 from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, different_facts, reasons_for_tolerance
 from learner.replay.plan import Asked, GroupKey, make_job, places_in
@@ -359,21 +357,6 @@ def test_the_group_that_is_meant_must_have_been_trained() -> None:
         record_of(batch, GroupKey.parse("v00000012/s0002"))
     with pytest.raises(ConfigError, match="the seal names v00000012/s0000/d0/a0"):
         record_of(batch, GroupKey.parse("v00000012/s0000/d0/a1"))
-
-
-def test_a_report_is_followed_as_it_grows_without_its_torn_end(tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    report.write_text(json.dumps({"line": "a"}) + "\n" + '{"li')
-    asked = iter([False, True])
-
-    def over() -> bool:
-        last = next(asked)
-        if last:
-            with report.open("a") as file:
-                file.write('ne": "b"}\n{"torn')
-        return last
-
-    assert list(follow_report(report, over)) == [{"line": "a"}, {"line": "b"}]
 
 
 @pytest.mark.parametrize("name", ["plain", "a: b", "a #1", "{x", "übermodel 😀", 'a"b'])

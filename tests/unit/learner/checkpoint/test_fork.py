@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launch.config.rules import Context, Machine, fork_is_possible
+from launch.config.rules import Machine, RuleContext, fork_is_possible
 from learner.checkpoint import folders as checkpoint
 from learner.checkpoint.fork import check_forked, find_fork
 from learner.checkpoint.manifest import Determinism, Manifest, Offsets
@@ -58,7 +58,7 @@ def fork(tmp_path: Path, run: str, step: int, **changes: object) -> Config:
 
 def problems(file: Config) -> list[Problem]:
     """What the check before the start finds."""
-    return list(fork_is_possible(Context(file, Machine(gpu=False, bootstrap=None))))
+    return list(fork_is_possible(RuleContext(file, Machine(gpu=False, bootstrap=None))))
 
 
 def test_a_run_without_the_key_is_no_fork(tmp_path: Path) -> None:
