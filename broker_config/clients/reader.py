@@ -7,7 +7,6 @@ librdkafka never forgets a topic, so the consumer is renewed after `RENEW_AFTER`
 
 from __future__ import annotations
 
-import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
@@ -24,8 +23,6 @@ from broker_config.deadline import Deadline
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import BrokerError, DeadlineExceeded
 from schemas.records.headers import as_mapping
-
-log = logging.getLogger(__name__)
 
 ASK_S = 5.0  # one question to the broker; asked again while an outage lasts
 POLL_S = 0.05  # a new assignment waits at most this long; a record ends the wait at once
