@@ -344,7 +344,7 @@ async def serves(engine: Engine, oracle: Oracle, seed: int, version: int) -> Non
 
 DYING_SENDER = """
 import os, signal, sys
-from learner.transfer import GlooSender
+from learner.transfer.sending import GlooSender
 from schemas.weights import make_plan, tensor_index
 import torch
 plan = make_plan(tensor_index(sys.argv[1]), "float32", 1)
