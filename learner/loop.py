@@ -36,7 +36,6 @@ from learner.link.messages import (
     FinishRun,
     KeepWaiting,
     LearnerReady,
-    Rendezvous,
     RendezvousOpen,
     StartRefit,
     StepOutcome,
@@ -47,13 +46,13 @@ from learner.link.messages import (
 )
 from learner.metrics_log import MetricsLog
 from learner.ranks import Ranks
-from learner.transfer.nccl import NcclSender
-from learner.transfer.sending import GlooSender, Sender
 from learner.worker import Worker
 from schemas.config.config import Config
 from schemas.errors import FileError, TransferError, WeirError
 from schemas.failpoints import reach
 from schemas.records.group import decode
+from schemas.weights.transports.find import for_sender
+from schemas.weights.transports.protocol import Sender
 
 log = logging.getLogger(__name__)
 
@@ -201,8 +200,7 @@ class Loop:
         try:
             # Listen, then offer, then wait: members connect as soon as they read the offer.
             opened = [sender.open(world) for sender, world in zip(senders, refit.worlds, strict=True)]
-            offers = [Rendezvous(*place, sender.nccl_id) for place, sender in zip(opened, senders, strict=True)]
-            self.dispatcher.report(RendezvousOpen(offers))
+            self.dispatcher.report(RendezvousOpen(opened))
             connected, failed = _connect(senders)
             # The other ranks only now: they gather as soon as they hear it, and rank 0 can only once the members have come.
             self.ranks.send(GatherWeights())
@@ -221,12 +219,11 @@ class Loop:
         if self.unreported is not None:
             self._report()
 
-    def _sender(self) -> GlooSender | NcclSender:
+    def _sender(self) -> Sender:
         refit = self.config.refit
         timeout_s = refit.phase_timeout_s / 2  # a failed transfer is reported before the phase's deadline judges it
-        if refit.backend == "nccl" or (refit.backend == "auto" and torch.cuda.is_available()):
-            return NcclSender(self.worker.plan, "", timeout_s)
-        return GlooSender(self.worker.plan, refit.host or listen_address(self.config.kafka), timeout_s)
+        transport = for_sender(refit.backend, gpu=torch.cuda.is_available())
+        return transport.sender(refit.host or listen_address(self.config.kafka), timeout_s)
 
     # --- train --------------------------------------------------------------------------------------------------------------
 

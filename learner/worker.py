@@ -29,13 +29,15 @@ from learner.commands import (
 from learner.grpo.batch import make_batch
 from learner.model.policy import Policy
 from learner.ranks import Ranks
-from learner.transfer.sending import Sender, Sent, broadcast
+from learner.transfer.sending import Sent, broadcast
 from schemas.config.config import Config
 from schemas.disk import told
 from schemas.errors import ProtocolError
 from schemas.failpoints import reach
 from schemas.records.group import decode
-from schemas.weights.plan import WeightPlan, make_plan, probe_tokens, tensor_index
+from schemas.weights.plan import WeightPlan, make_plan, tensor_index
+from schemas.weights.probe import probe_tokens
+from schemas.weights.transports.protocol import Sender
 
 log = logging.getLogger(__name__)
 

@@ -28,6 +28,7 @@ from schemas.config.dispatch import RefitConfig
 from schemas.records.control import Claim, Round, State, Stop
 from schemas.records.requests import Request
 from schemas.records.status import Ack, Failed, FailureKind, InHand, Left, ProducerState
+from schemas.weights.transports.protocol import Rendezvous
 
 
 class Freeze(Enum):
@@ -306,10 +307,7 @@ class ProducerCore:
             if self.name in group.members:
                 return TransferOffer(
                     version=round_.version,
-                    host=group.host,
-                    port=group.port,
-                    prefix=group.prefix,
-                    nccl_id=group.nccl_id,
+                    at=Rendezvous(group.host, group.port, group.prefix, group.nccl_id),
                     world=group.world,
                     rank_offset=group.members[self.name],
                     timeout_s=self.refit.phase_timeout_s / 2,

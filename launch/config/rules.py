@@ -23,6 +23,7 @@ from schemas.config.config import Config
 from schemas.config.loss import CustomLossConfig
 from schemas.errors import ConfigError, Problem
 from schemas.importing import look_for_named
+from schemas.weights.transports.find import find_transport
 
 # Head sizes of vLLM's attention on CPUs; the kernels are compiled for these.
 CPU_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
@@ -254,8 +255,9 @@ def engine_arguments_are_free(c: RuleContext) -> Iterator[Problem]:
 
 
 def backend_is_possible(c: RuleContext) -> Iterator[Problem]:
-    if c.config.refit.backend == "nccl" and not c.machine.gpu:
-        yield Problem("refit.backend", "nccl", "this machine has no GPU", "use auto or gloo")
+    backend = c.config.refit.backend
+    if backend != "auto" and find_transport(backend).needs_gpu and not c.machine.gpu:
+        yield Problem("refit.backend", backend, "this machine has no GPU", "use auto or gloo")
 
 
 def broker_can_do_it(c: RuleContext) -> Iterator[Problem]:

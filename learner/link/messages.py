@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from schemas.weights.transports.protocol import Rendezvous
+
 # --- questions of the training loop ---------------------------------------------------------------------------------------------
 
 
@@ -32,16 +34,6 @@ class LearnerReady:
 @dataclass(frozen=True, slots=True)
 class NextQuestion:
     """Rank 0 is free and wants to know what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rendezvous:
-    """Where the sender of one transfer group listens. `nccl_id` is None for transports that need none."""
-
-    host: str
-    port: int
-    prefix: str
-    nccl_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,34 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from schemas.errors import TransferError
-from schemas.weights.gloo import GlooGroup, GlooRendezvous, pack_last_word
-from schemas.weights.plan import Bucket, WeightPlan, checksum, combine, empty_bucket, words
+from schemas.weights.checksum import checksum, combine, empty_bucket, words
+from schemas.weights.last_word import pack_last_word
+from schemas.weights.plan import Bucket, WeightPlan
+from schemas.weights.transports.protocol import Sender
 
 if TYPE_CHECKING:
     import torch
-
-
-class Sender(Protocol):
-    """The sending end of one transfer group, for one transfer."""
-
-    def connect(self) -> None:
-        """Block until all members have joined. Raises: TransferError: not all did in time."""
-        ...
-
-    def start(self, tensor: torch.Tensor) -> Any:
-        """Begin the broadcast of one contiguous int64 tensor. Raises: TransferError."""
-        ...
-
-    def finish(self, work: Any) -> None:
-        """Wait until the tensor may be overwritten. Raises: TransferError."""
-        ...
-
-    def close(self) -> None:
-        """Release the group; safe at any time, and twice."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,52 +96,3 @@ def _buckets(plan: WeightPlan, tensors: Iterable[tuple[str, torch.Tensor]]) -> I
         problem = f"{len(homes)} tensors did not come, {next(iter(homes))} first"
     if problem is not None:
         raise ValueError(f"the weights are not those of the plan: {problem}")
-
-
-class GlooSender:
-    """One group over gloo: `open`, `connect`, `send` once, `close`."""
-
-    def __init__(self, plan: WeightPlan, host: str, timeout_s: float) -> None:
-        """timeout_s: from `open` to the last broadcast."""
-        self.nccl_id: str | None = None
-        self._plan = plan
-        self._host = host
-        self._timeout_s = timeout_s
-        self._rendezvous: GlooRendezvous | None = None
-        self._group: GlooGroup | None = None
-
-    def open(self, world: int) -> tuple[str, int, str]:
-        """Listen for `world` - 1 members, and return (host, port, prefix) for the offer at once. Raises: TransferError."""
-        self._rendezvous = GlooRendezvous(self._host, world, self._timeout_s)
-        return self._rendezvous.host, self._rendezvous.port, self._rendezvous.prefix
-
-    def connect(self) -> None:
-        if self._rendezvous is None:
-            raise TransferError("the group was not opened, or is closed")
-        self._group = self._rendezvous.join()
-
-    def start(self, tensor: torch.Tensor) -> Any:
-        if self._group is None:
-            raise TransferError("the group is not connected")
-        # gloo sends from host memory; the copy is waited for, so the gather that made the tensor is complete.
-        staged = tensor.cpu()
-        return staged, self._group.start_broadcast(staged)
-
-    def finish(self, work: Any) -> None:
-        if self._group is None:
-            raise TransferError("the group is not connected")
-        self._group.finish(work[1])
-
-    def send(self, tensors: Iterable[tuple[str, torch.Tensor]], probe_logprobs: Sequence[float]) -> str:
-        """`broadcast` to this one group. Returns the digest. Raises: TransferError: after `tensors` was drained."""
-        sent = broadcast(self._plan, [self], tensors, probe_logprobs)
-        if sent.failed:
-            raise sent.failed[0]
-        return sent.digest
-
-    def close(self) -> None:
-        if self._group is not None:
-            self._group.close()
-        if self._rendezvous is not None:
-            self._rendezvous.close()
-        self._group = self._rendezvous = None

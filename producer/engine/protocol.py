@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from schemas.records.group import Span
+from schemas.weights.transports.protocol import Rendezvous
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +56,7 @@ class TransferOffer:
     """
 
     version: int
-    host: str
-    port: int
-    prefix: str
-    nccl_id: str | None
+    at: Rendezvous
     world: int
     rank_offset: int
     timeout_s: float

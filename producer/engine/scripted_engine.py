@@ -28,6 +28,7 @@ from schemas.errors import TransferError
 from schemas.failpoints import reach
 from schemas.records.group import Span
 from schemas.weights.plan import WeightPlan, make_plan, model_config_value, tensor_index
+from schemas.weights.transports.find import for_member
 
 _AGAIN = re.compile(r"/[ar]\d+(?=/)")
 """Attempt and try in a request id such as `rollout/v00000012/s0003/d0/a1/t5/r0/g0`."""
@@ -66,6 +67,7 @@ class ScriptedEngine:
         self.max_model_len = model.max_total_sequence_length
         self.weights: Staged | None = None
         self._script = Script(**producer.scripted)
+        self._backend = refit.backend
         self._moving = asyncio.Event()
         self._moving.set()
         self._dead: str | None = None
@@ -156,11 +158,10 @@ class ScriptedEngine:
         return Loaded(offer.version, staged.digest, 0.0)
 
     def _stage(self, offer: TransferOffer) -> Staged:
-        from schemas.weights.gloo import join_group
-
-        if offer.nccl_id is not None:
-            raise TransferError("the scripted engine receives over gloo only: set refit.backend to gloo")
-        group = join_group(offer.host, offer.port, offer.prefix, offer.rank_offset, offer.world, offer.timeout_s)
+        transport = for_member(self._backend, offer.at)
+        if transport.needs_gpu:
+            raise TransferError("the scripted engine has no GPU to receive with: set refit.backend to gloo")
+        group = transport.join(offer.at, offer.rank_offset, offer.world, offer.timeout_s, "cpu")
         try:
             return receive(self.plan, group.broadcast)
         finally:

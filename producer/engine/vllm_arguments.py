@@ -88,7 +88,7 @@ def engine_arguments(
         "load_format": "dummy",
         "enforce_eager": not on_gpu,
         "disable_log_stats": True,
-        "worker_extension_cls": "producer.refit.gloo_engine.WorkerExtension",
+        "worker_extension_cls": "producer.refit.transfer_engine.WorkerExtension",
     }
     if generation.stop:
         arguments["tokenizer"] = model.tokenizer or model.path

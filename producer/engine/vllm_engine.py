@@ -16,6 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 from producer.engine.protocol import Completion, Ending, EngineDead, Loaded, Sampling, TransferOffer
@@ -28,7 +29,9 @@ from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
 from schemas.failpoints import reach
 from schemas.records.group import Span
-from schemas.weights.plan import WeightPlan, make_plan, model_config_value, probe_tokens, tensor_index
+from schemas.weights.plan import WeightPlan, make_plan, model_config_value, tensor_index
+from schemas.weights.probe import probe_tokens
+from schemas.weights.transports.find import for_member
 
 logger = logging.getLogger(__name__)
 
@@ -156,18 +159,15 @@ class _VllmStepper:
         on_gpu = torch.cuda.is_available()
         if not on_gpu:
             _prepare_cpu(cpu_threads(self._producer))
-        backend = self._refit.backend
-        if backend == "auto":
-            backend = "nccl" if on_gpu else "gloo"
         arguments = engine_arguments(self._model, self._generation, self._producer, on_gpu=on_gpu)
         from vllm.config.weight_transfer import WeightTransferConfig
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        from producer.refit.gloo_engine import register
+        from producer.refit.transfer_engine import NAME, register
 
         register()
-        transfer = WeightTransferConfig(backend="weir_nccl" if backend == "nccl" else "gloo")
+        transfer = WeightTransferConfig(backend=NAME)
         self._llm = LLMEngine.from_engine_args(EngineArgs(**arguments, weight_transfer_config=transfer))
         # At each load vLLM warns of layers without weights of their own (rotary embedding, tied head), which is as it should be.
         # Set only here: vLLM configures its loggers anew for every engine.
@@ -301,13 +301,11 @@ class _VllmStepper:
 
     def _stage(self, offer: TransferOffer) -> dict[str, Any]:
         join = {
-            "host": offer.host,
-            "port": offer.port,
-            "prefix": offer.prefix,
+            "backend": self._refit.backend,
+            "at": asdict(offer.at),
             "world": offer.world,
             "rank_offset": offer.rank_offset,
             "timeout_s": offer.timeout_s,
-            "nccl_id": offer.nccl_id,
         }
         plan = {"tensors": list(self.plan.tensors), "dtype": self.plan.dtype, "bucket_mib": self._refit.bucket_mib}
         self._rpc("init_weight_transfer_engine", join)
@@ -324,8 +322,8 @@ class _VllmStepper:
         self._rpc("weir_drop")
         self._rpc("finish_weight_update")
         message = f"version {offer.version}: {failures[0]}"
-        if offer.nccl_id is not None:
-            raise EngineDead(f"{message} (after a failed NCCL transfer the engine starts again)")
+        if not for_member(self._refit.backend, offer.at).survives_failure:
+            raise EngineDead(f"{message} (after a failed transfer of this kind the engine starts again)")
         raise TransferError(message)
 
     def _rpc(self, method: str, *args: Any) -> list[Any]:

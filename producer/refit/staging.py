@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from schemas.errors import TransferError
-from schemas.weights.gloo import LAST_WORD_WORDS, unpack_last_word
-from schemas.weights.plan import WeightPlan, checksum, combine, empty_bucket, words
+from schemas.weights.checksum import checksum, combine, empty_bucket, words
+from schemas.weights.last_word import LAST_WORD_WORDS, unpack_last_word
+from schemas.weights.plan import WeightPlan
 
 if TYPE_CHECKING:
     import torch

@@ -31,6 +31,7 @@ from schemas.records.headers import of_group
 from schemas.records.requests import Request
 from schemas.records.status import InHand
 from schemas.records.validity import Rules, accept
+from schemas.weights.transports.protocol import Rendezvous
 from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.plans import make_plan
 from tests.fakes.records import UUID, make_ack, make_dataset, make_heartbeat, make_report
@@ -149,7 +150,7 @@ class Fleet:
                     return
 
     def refit(self, number: int, version: int) -> None:
-        self.timed("rank 0", lambda: messages.RendezvousOpen([messages.Rendezvous("h", 1, "p", None)]))
+        self.timed("rank 0", lambda: messages.RendezvousOpen([Rendezvous("h", 1, "p", None)]))
         self.timed("rank 0", lambda: messages.WeightsSent(f"w{version}", {}))
         acks = [make_ack(n, "loaded", round=number, version=version, digest=f"w{version}") for n in self.names]
         self.statuses("ack", [ack.to_bytes() for ack in acks])

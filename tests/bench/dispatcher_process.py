@@ -53,7 +53,6 @@ from learner.link.messages import (
     NextAnswer,
     NextQuestion,
     Question,
-    Rendezvous,
     RendezvousOpen,
     RunFinished,
     StartRefit,
@@ -69,6 +68,7 @@ from schemas.records.group import encode
 from schemas.records.json_record import JsonRecord
 from schemas.records.requests import Request
 from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
+from schemas.weights.transports.protocol import Rendezvous
 from tests.bench.figures import tell
 from tests.fakes.groups import make_group, make_trajectory
 from tests.pipeline import SCRIPTED

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from learner.transfer.sending import GlooSender
 from producer.engine.protocol import Completion, Ending, Engine, EngineDead, Loaded, Sampling, TransferOffer
 from producer.engine.scripted_engine import ScriptedEngine
 from schemas.config.dispatch import RefitConfig
@@ -27,7 +26,11 @@ from schemas.config.grpo import GenerationConfig
 from schemas.config.model import ModelConfig
 from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
-from schemas.weights.plan import WeightPlan, make_plan, probe_tokens, tensor_index
+from schemas.weights.plan import WeightPlan, make_plan, tensor_index
+from schemas.weights.probe import probe_tokens
+from schemas.weights.transports.gloo import TRANSPORT
+from schemas.weights.transports.protocol import Rendezvous
+from tests.fakes.transfers import send_all
 
 if TYPE_CHECKING:
     import torch
@@ -140,15 +143,16 @@ def sending(
     oracle: Oracle, weights: Weights, version: int, plan: WeightPlan | None = None, probe: Sequence[float] | None = None
 ) -> Iterator[tuple[TransferOffer, list[str | TransferError]]]:
     """A learner's side on a thread: yields the offer; the digest is in the list that comes with it."""
-    sender = GlooSender(plan or oracle.plan, "127.0.0.1", TIMEOUT_S)
-    host, port, prefix = sender.open(2)
+    plan = plan or oracle.plan
+    sender = TRANSPORT.sender("127.0.0.1", TIMEOUT_S)
+    at = sender.open(2)
     probe = oracle.probe(weights) if probe is None else probe
     outcome: list[str | TransferError] = []
 
     def send() -> None:
         try:
             sender.connect()
-            outcome.append(sender.send(iter(weights.items()), probe))
+            outcome.append(send_all(plan, sender, iter(weights.items()), probe))
         except TransferError as error:
             outcome.append(error)
         finally:
@@ -157,14 +161,14 @@ def sending(
     thread = threading.Thread(target=send)
     thread.start()
     try:
-        yield offer(version, host, port, prefix), outcome
+        yield offer(version, at), outcome
     finally:
         thread.join(TIMEOUT_S + 5)
         assert not thread.is_alive()
 
 
-def offer(version: int, host: str, port: int, prefix: str) -> TransferOffer:
-    return TransferOffer(version, host, port, prefix, None, world=2, rank_offset=1, timeout_s=TIMEOUT_S)
+def offer(version: int, at: Rendezvous) -> TransferOffer:
+    return TransferOffer(version, at, world=2, rank_offset=1, timeout_s=TIMEOUT_S)
 
 
 async def refit(engine: Engine, oracle: Oracle, seed: int, *, drop_caches: bool = True) -> Loaded:
@@ -297,14 +301,14 @@ def test_the_loop_runs_on_while_weights_are_awaited(engine: Engine, oracle: Orac
     async def main() -> None:
         await engine.pause(drop_caches=False)
         weights = oracle.weights(31)
-        sender = GlooSender(oracle.plan, "127.0.0.1", TIMEOUT_S)
-        receiving = asyncio.create_task(engine.receive(offer(engine.version + 1, *sender.open(2))))
+        sender = TRANSPORT.sender("127.0.0.1", TIMEOUT_S)
+        receiving = asyncio.create_task(engine.receive(offer(engine.version + 1, sender.open(2))))
         for _ in range(20):
             await asyncio.sleep(0.01)
             assert "" in engine.progress()
         assert not receiving.done()
         await asyncio.to_thread(sender.connect)
-        digest = await asyncio.to_thread(sender.send, iter(weights.items()), oracle.probe(weights))
+        digest = await asyncio.to_thread(send_all, oracle.plan, sender, iter(weights.items()), oracle.probe(weights))
         assert (await receiving).digest == digest
         sender.close()
         await engine.resume()
@@ -344,19 +348,21 @@ async def serves(engine: Engine, oracle: Oracle, seed: int, version: int) -> Non
 
 DYING_SENDER = """
 import os, signal, sys
-from learner.transfer.sending import GlooSender
-from schemas.weights import make_plan, tensor_index
+from learner.transfer.sending import broadcast
+from schemas.weights.plan import make_plan, tensor_index
+from schemas.weights.transports.gloo import TRANSPORT
 import torch
 plan = make_plan(tensor_index(sys.argv[1]), "float32", 1)
-sender = GlooSender(plan, "127.0.0.1", 20.0)
-print(*sender.open(2), flush=True)
+sender = TRANSPORT.sender("127.0.0.1", 20.0)
+at = sender.open(2)
+print(at.host, at.port, at.prefix, flush=True)
 sender.connect()
 def tensors():
     for bucket in plan.buckets[:1]:
         for name, shape, _, _ in plan.places(bucket):
             yield name, torch.zeros(shape)
     os.kill(os.getpid(), signal.SIGKILL)
-sender.send(tensors(), [])
+broadcast(plan, [sender], tensors(), [])
 """
 
 
@@ -376,7 +382,7 @@ def test_a_sender_killed_in_the_middle_leaves_the_old_weights(engine: Engine, or
             host, port, prefix = (await asyncio.to_thread(sender.stdout.readline)).split()
             started = time.monotonic()
             with pytest.raises(TransferError):
-                await engine.receive(offer(version + 1, host, int(port), prefix))
+                await engine.receive(offer(version + 1, Rendezvous(host, int(port), prefix)))
             assert time.monotonic() - started < TIMEOUT_S / 2
         assert sender.returncode == -signal.SIGKILL
         await engine.resume()
@@ -393,7 +399,7 @@ def test_an_offer_that_nobody_stands_behind_fails_in_its_time(engine: Engine) ->
         await engine.pause(drop_caches=False)
         started = time.monotonic()
         with pytest.raises(TransferError):
-            await engine.receive(TransferOffer(99, "127.0.0.1", 9, "none", None, 2, 1, timeout_s=1.0))
+            await engine.receive(TransferOffer(99, Rendezvous("127.0.0.1", 9, "none"), 2, 1, timeout_s=1.0))
         assert time.monotonic() - started < 10
         await engine.resume()
         check(await engine.generate("on", [1], SAMPLING), SAMPLING, version)

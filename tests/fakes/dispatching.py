@@ -17,6 +17,7 @@ from schemas.records.control import State
 from schemas.records.requests import Request
 from schemas.records.seal import Seal, SealedSlot
 from schemas.records.status import FailureKind
+from schemas.weights.transports.protocol import Rendezvous
 from tests.fakes.groups import make_group, make_trajectory
 from tests.fakes.plans import make_plan
 from tests.fakes.records import (
@@ -131,7 +132,7 @@ class Driver:
             if name not in silent:
                 self.ack(name, "pause")
         answer = self.last(messages.StartRefit)
-        offers = [messages.Rendezvous("host", 1, f"{number}/{index}") for index in range(len(answer.groups))]
+        offers = [Rendezvous("host", 1, f"{number}/{index}") for index in range(len(answer.groups))]
         self.on(messages.RendezvousOpen(offers))
         self.on(messages.WeightsSent(self.digest, {}))
         for name in sorted(name for group in answer.groups for name in group):

@@ -28,7 +28,7 @@ FORK_S = 300.0  # the first one waits for the imports
 IMPORTS: Final = (
     "producer.shell",
     "producer.engine.scripted_engine",
-    "schemas.weights.gloo",
+    "schemas.weights.transports.gloo",
     "transformers",
     "learner.session",
     "launch.processes.torchrun",

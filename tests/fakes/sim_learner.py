@@ -16,6 +16,7 @@ from producer.engine.protocol import Loaded
 from schemas.records.control import Claim, State
 from schemas.records.seal import Seal
 from schemas.records.status import Beat
+from schemas.weights.transports.protocol import Rendezvous
 from tests.fakes.records import PLAN_DIGEST, UUID, make_claim
 from tests.fakes.sim_logs import CONTROL, REQUESTS, STATUS, Partition, Published, Reader, Topic
 
@@ -134,7 +135,7 @@ class SimLearner:
             if self.listening is None:
                 self.listening, self.patience = answer, 6
                 prefixes = [self.prefix(index) for index in range(len(answer.groups))]
-                self.on(messages.RendezvousOpen([messages.Rendezvous("host", 1, prefix, None) for prefix in prefixes]))
+                self.on(messages.RendezvousOpen([Rendezvous("host", 1, prefix, None) for prefix in prefixes]))
             elif self.patience > 0 and not all(self.members_there(i) for i in range(len(answer.groups))):
                 self.patience -= 1
             else:

@@ -111,7 +111,7 @@ class SimProducer:
             self.operation, self.paused = None, True
             self.on(pe.Paused(operation.round))
             return True
-        if self.outcome is None and self.world.sending(operation.offer.prefix):
+        if self.outcome is None and self.world.sending(operation.offer.at.prefix):
             return False
         loaded = self.outcome if isinstance(self.outcome, Loaded) else None
         error = None if loaded else str(self.outcome or "nobody sends")

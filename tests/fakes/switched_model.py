@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from transformers import DynamicCache, Qwen3Config, Qwen3ForCausalLM
 
-from learner.transfer.sending import GlooSender
 from producer.engine.protocol import TransferOffer
 from schemas.errors import TransferError
-from schemas.weights.plan import make_plan, probe_tokens, tensor_index
+from schemas.weights.plan import make_plan, tensor_index
+from schemas.weights.probe import probe_tokens
+from schemas.weights.transports.gloo import TRANSPORT
+from tests.fakes.transfers import send_all
 
 VOCAB = 48
 TIMEOUT_S = 20.0
@@ -84,8 +86,8 @@ class SwitchedModel:
     @contextmanager
     def sending(self, seed: int, version: int, *, broken: bool = False) -> Iterator[TransferOffer]:
         """The learner's side of one transfer, on a thread. `broken`: it leaves once everybody has joined."""
-        sender = GlooSender(self.plan, "127.0.0.1", TIMEOUT_S)
-        host, port, prefix = sender.open(2)
+        sender = TRANSPORT.sender("127.0.0.1", TIMEOUT_S)
+        at = sender.open(2)
         probe = probe_tokens(VOCAB, self.longest)
         scored = self.logprobs(probe, [(seed, len(probe))])
         failures: list[TransferError] = []
@@ -94,7 +96,7 @@ class SwitchedModel:
             try:
                 sender.connect()
                 if not broken:
-                    sender.send(iter(self.weights(seed).items()), scored)
+                    send_all(self.plan, sender, iter(self.weights(seed).items()), scored)
             except TransferError as error:
                 failures.append(error)
             finally:
@@ -103,7 +105,7 @@ class SwitchedModel:
         thread = threading.Thread(target=send)
         thread.start()
         try:
-            yield TransferOffer(version, host, port, prefix, None, world=2, rank_offset=1, timeout_s=TIMEOUT_S)
+            yield TransferOffer(version, at, world=2, rank_offset=1, timeout_s=TIMEOUT_S)
         finally:
             thread.join(TIMEOUT_S + 5)
             assert not thread.is_alive()

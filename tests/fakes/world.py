@@ -163,7 +163,7 @@ class World:
     def receiver(self, name: str, prefix: str) -> SimProducer | None:
         for producer in self.producers:
             offer = producer.receiving if producer.healthy else None
-            if producer.name == name and offer is not None and offer.prefix == prefix:
+            if producer.name == name and offer is not None and offer.at.prefix == prefix:
                 return producer
         return None
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from learner.link.messages import Rendezvous
 from schemas.errors import ProtocolError
 from schemas.records.control import TransferGroup
 from schemas.records.status import Ack
+from schemas.weights.transports.protocol import Rendezvous
 
 
 class Phase(Enum):

@@ -9,6 +9,7 @@ from producer.core import EngineState, Freeze
 from producer.engine.protocol import TransferOffer
 from schemas.config.dispatch import RefitConfig
 from schemas.records.status import Ack, ProducerState
+from schemas.weights.transports.protocol import Rendezvous
 from tests.fakes.producing import make_round, of, said, serving, started, transfer
 from tests.fakes.records import key
 
@@ -24,7 +25,7 @@ def test_a_round_from_pause_to_the_new_version() -> None:
     assert producer.state(round=round_) == []
     (ack,) = said(producer.on(ev.Paused(2)))
     assert isinstance(ack, Ack) and (ack.phase, ack.round, ack.version, ack.ok) == ("pause", 2, 1, True)
-    offer = TransferOffer(version=1, host="h", port=5, prefix="x", nccl_id=None, world=2, rank_offset=1, timeout_s=4.0)
+    offer = TransferOffer(version=1, at=Rendezvous("h", 5, "x"), world=2, rank_offset=1, timeout_s=4.0)
     assert producer.state(round=transfer(round_)) == [ev.Receive(2, offer)]
     assert producer.state(round=transfer(round_)) == []
     (ack,) = said(producer.received(1))

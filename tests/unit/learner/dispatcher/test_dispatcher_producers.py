@@ -10,6 +10,7 @@ from learner.dispatcher.deciding import commands as cmd
 from learner.dispatcher.deciding import events as ev
 from learner.link import messages
 from schemas.records.status import ProducerState
+from schemas.weights.transports.protocol import Rendezvous
 from tests.fakes.dispatching import Driver, StateWritten, keys, of, requests, started
 from tests.fakes.records import (
     in_hand,
@@ -180,7 +181,7 @@ def test_rank_0_trains_on_while_members_load() -> None:
     driver.ask()
     driver.train()
     driver.ack("p0", "pause")
-    driver.on(messages.RendezvousOpen([messages.Rendezvous("host", 1, "x", None)]), messages.WeightsSent(driver.digest, {}))
+    driver.on(messages.RendezvousOpen([Rendezvous("host", 1, "x", None)]), messages.WeightsSent(driver.digest, {}))
     commands = driver.ask()
     assert [c.version for c in of(cmd.HandOverBatch, commands)] == [1]
     driver.ack("p0", "loaded")
@@ -298,7 +299,7 @@ def test_acknowledged_weights_are_what_counts_not_what_was_sent() -> None:
     driver.ask()
     driver.train()
     driver.ack("p0", "pause")
-    driver.on(messages.RendezvousOpen([messages.Rendezvous("host", 1, "x", None)]), messages.WeightsSent("w1", {}))
+    driver.on(messages.RendezvousOpen([Rendezvous("host", 1, "x", None)]), messages.WeightsSent("w1", {}))
     assert driver.state.members["p0"].held == 0
     driver.ack("p0", "loaded", digest="corrupt")
     assert (driver.state.frontier, driver.state.members["p0"].held) == (1, 0)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from learner.dispatcher.state.rounds import Phase, RefitRound
-from learner.link.messages import Rendezvous
 from schemas.errors import ProtocolError
 from schemas.records.status import Ack
+from schemas.weights.transports.protocol import Rendezvous
 from tests.fakes.records import make_ack
 
 

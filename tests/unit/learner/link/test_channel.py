@@ -27,7 +27,6 @@ from learner.link.messages import (
     Message,
     NextAnswer,
     NextQuestion,
-    Rendezvous,
     RendezvousOpen,
     RunRefused,
     StepOutcome,
@@ -36,6 +35,7 @@ from learner.link.messages import (
     VersionTrained,
 )
 from schemas.errors import ConfigError, LostData, ProtocolError
+from schemas.weights.transports.protocol import Rendezvous
 from tests.support import eventually
 
 JOIN_S = 20.0

@@ -12,19 +12,10 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from schemas.errors import ConfigError, TransferError
-from schemas.weights.gloo import LastWord, pack_last_word, unpack_last_word
-from schemas.weights.plan import (
-    ITEM_BYTES,
-    ROW_WORDS,
-    Bucket,
-    checksum,
-    combine,
-    empty_bucket,
-    make_plan,
-    probe_tokens,
-    tensor_index,
-    words,
-)
+from schemas.weights.checksum import ROW_WORDS, checksum, combine, empty_bucket, words
+from schemas.weights.last_word import LastWord, pack_last_word, unpack_last_word
+from schemas.weights.plan import ITEM_BYTES, Bucket, make_plan, tensor_index
+from schemas.weights.probe import probe_tokens
 
 INDEX = [("a.weight", (300, 1000)), ("b.bias", (3,)), ("c.weight", (64, 32))]
 shapes = st.lists(st.lists(st.integers(1, 700), min_size=0, max_size=2).map(tuple), min_size=1, max_size=12)

@@ -1,4 +1,4 @@
-"""vLLM's weight-transfer engine over gloo, and the worker's side of a refit.
+"""vLLM's weight-transfer engine over any transport of ours: the worker's side of a refit.
 
 vLLM's lifecycle is used so that the old weights stay complete until the new ones are: `init` joins the group, `start` does
 nothing, `update` receives everything into staging and checks the digest, `finish` loads. A worker never raises while it receives:
@@ -12,38 +12,35 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from vllm.distributed.weight_transfer.base import WeightTransferEngine, WeightTransferInitInfo, WeightTransferUpdateInfo
 from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
 from producer.refit.staging import Staged, receive
-from schemas.weights.gloo import join_group
 from schemas.weights.plan import make_plan
+from schemas.weights.transports.find import for_member
+from schemas.weights.transports.protocol import Receiver, Rendezvous
 
 logger = logging.getLogger(__name__)
 
 
-class Group(Protocol):
-    """A joined transfer group."""
-
-    def broadcast(self, tensor: torch.Tensor) -> None: ...
-
-    def close(self) -> None: ...
+NAME = "weir"  # of this engine, for vLLM
 
 
 @dataclass
 class JoinInfo(WeightTransferInitInfo):
-    """One member's offer. rank_offset: the rank of this engine's first worker."""
+    """One member's offer.
 
-    host: str
-    port: int
-    prefix: str
+    backend: `refit.backend`; at: fields of a `Rendezvous`; rank_offset: rank of this engine's first worker.
+    """
+
+    backend: str
+    at: dict[str, Any]
     world: int
     rank_offset: int
     timeout_s: float
-    nccl_id: str | None = None
 
 
 @dataclass
@@ -55,8 +52,8 @@ class PlanInfo(WeightTransferUpdateInfo):
     bucket_mib: int = 64
 
 
-class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
-    """Stages on the CPU whatever the worker's device; loading copies to the device."""
+class TransferEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
+    """Stages in main memory, or on the worker's GPU if the transport needs one; loading copies to where the weights are used."""
 
     init_info_cls = JoinInfo
     update_info_cls = PlanInfo
@@ -64,16 +61,10 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._group: Group | None = None
+        self._group: Receiver | None = None
+        self._staging_device: torch.device | str = "cpu"
         self._staged: Staged | None = None
         self._failure: str | None = "no transfer was started"
-
-    def join(self, info: JoinInfo, rank: int) -> Group:
-        """Raises: TransferError: the group did not form."""
-        return join_group(info.host, info.port, info.prefix, rank, info.world, info.timeout_s)
-
-    def staging_device(self) -> torch.device:
-        return torch.device("cpu")
 
     def init_transfer_engine(self, init_info: JoinInfo) -> None:
         self.shutdown()
@@ -81,7 +72,10 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
         parallel = self.parallel_config
         rank = init_info.rank_offset + parallel.data_parallel_index * parallel.world_size + parallel.rank
         try:
-            self._group = self.join(init_info, rank)
+            at = Rendezvous(**init_info.at)
+            transport = for_member(init_info.backend, at)
+            self._staging_device = self.device if transport.needs_gpu else "cpu"
+            self._group = transport.join(at, rank, init_info.world, init_info.timeout_s, self._staging_device)
         except Exception as error:  # noqa: BLE001 (whatever it is, every worker must answer before the engine judges)
             self._fail(error)
 
@@ -98,7 +92,7 @@ class GlooEngine(WeightTransferEngine[JoinInfo, PlanInfo]):
         try:
             index = [(name, tuple(shape)) for name, shape in update_info.tensors]
             plan = make_plan(index, update_info.dtype, update_info.bucket_mib)
-            self._staged = receive(plan, self._group.broadcast, self.staging_device())
+            self._staged = receive(plan, self._group.broadcast, self._staging_device)
         except Exception as error:  # noqa: BLE001 (as above)
             self._fail(error)
         finally:
@@ -156,7 +150,7 @@ def _repack_tied_layers(model: torch.nn.Module) -> None:
 
 
 class WorkerExtension:
-    """Methods that vLLM mixes into its workers. Every worker therefore imports this module, which registers the engines."""
+    """Methods that vLLM mixes into its workers. Every worker therefore imports this module, which registers the engine."""
 
     weight_transfer_engine: Any
 
@@ -170,12 +164,9 @@ class WorkerExtension:
 
 
 def register() -> None:
-    """Make the engines known to vLLM by name; safe to call again in the same process."""
-    known = WeightTransferEngineFactory._registry  # noqa: SLF001 (registering twice raises, and there is no other test)
-    if "gloo" not in known:
-        WeightTransferEngineFactory.register_engine("gloo", "producer.refit.gloo_engine", "GlooEngine")
-    if "weir_nccl" not in known:
-        WeightTransferEngineFactory.register_engine("weir_nccl", "producer.refit.nccl_engine", "NcclEngine")
+    """Make the engine known to vLLM by its name; safe to call again in the same process."""
+    if NAME not in WeightTransferEngineFactory._registry:  # noqa: SLF001 (registering twice raises, and there is no other test)
+        WeightTransferEngineFactory.register_engine(NAME, "producer.refit.transfer_engine", "TransferEngine")
 
 
 register()

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 import pytest
 import torch
 
-from learner.transfer.sending import GlooSender, broadcast
+from learner.transfer.sending import broadcast
 from producer.refit.staging import Staged, receive
 from schemas.errors import TransferError
-from schemas.weights.gloo import join_group, unpack_last_word
+from schemas.weights.last_word import unpack_last_word
 from schemas.weights.plan import make_plan
+from schemas.weights.transports.gloo import TRANSPORT
+from schemas.weights.transports.protocol import Rendezvous
+from tests.fakes.transfers import send_all
 
 INDEX = [("a", (300, 1000)), ("b", (3,)), ("c", (64, 32)), ("d", (300, 1000))]
 PLAN = make_plan(INDEX, "float32", 1)
@@ -35,6 +38,9 @@ class RecordingSender:
         self.calls = 0
         self.fails_at = fails_at
         self.when = when
+
+    def open(self, world: int) -> Rendezvous:
+        raise AssertionError("broadcast is for groups that are connected")
 
     def connect(self) -> None:
         raise AssertionError("broadcast is for groups that are connected")
@@ -102,12 +108,12 @@ def test_other_tensors_than_planned_are_an_error_after_the_gather_ended(items: S
 
 
 def test_two_members_receive_what_was_sent_over_gloo() -> None:
-    sender = GlooSender(PLAN, "127.0.0.1", 20)
-    host, port, prefix = sender.open(3)
+    sender = TRANSPORT.sender("127.0.0.1", 20)
+    at = sender.open(3)
     received: dict[int, Staged] = {}
 
     def member(rank: int) -> None:
-        group = join_group(host, port, prefix, rank, 3, 20)
+        group = TRANSPORT.join(at, rank, 3, 20, "cpu")
         received[rank] = receive(PLAN, group.broadcast)
         group.close()
 
@@ -115,7 +121,7 @@ def test_two_members_receive_what_was_sent_over_gloo() -> None:
     for thread in threads:
         thread.start()
     sender.connect()
-    digest = sender.send(iter(tensors()), [-2.5])
+    digest = send_all(PLAN, sender, iter(tensors()), [-2.5])
     sender.close()
     for thread in threads:
         thread.join(20)
@@ -126,12 +132,12 @@ def test_two_members_receive_what_was_sent_over_gloo() -> None:
 
 
 def test_a_member_that_hangs_fails_the_send_in_its_time_and_the_gather_ends() -> None:
-    sender = GlooSender(PLAN, "127.0.0.1", 2)
-    host, port, prefix = sender.open(2)
+    sender = TRANSPORT.sender("127.0.0.1", 2)
+    at = sender.open(2)
     over = threading.Event()
 
     def hang() -> None:
-        group = join_group(host, port, prefix, 1, 2, 20)
+        group = TRANSPORT.join(at, 1, 2, 20, "cpu")
         over.wait(20)
         group.close()
 
@@ -151,7 +157,7 @@ def test_a_member_that_hangs_fails_the_send_in_its_time_and_the_gather_ends() ->
 
 
 def test_members_that_do_not_come_fail_the_connect_in_its_time() -> None:
-    sender = GlooSender(PLAN, "127.0.0.1", 1)
+    sender = TRANSPORT.sender("127.0.0.1", 1)
     sender.open(2)
     started = time.monotonic()
     with pytest.raises(TransferError, match="2 members"):
@@ -162,4 +168,4 @@ def test_members_that_do_not_come_fail_the_connect_in_its_time() -> None:
 
 def test_an_address_of_another_machine_is_refused_with_the_key() -> None:
     with pytest.raises(TransferError, match=r"refit\.host"):
-        GlooSender(PLAN, "192.0.2.1", 1).open(2)
+        TRANSPORT.sender("192.0.2.1", 1).open(2)

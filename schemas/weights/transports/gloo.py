@@ -1,8 +1,8 @@
-"""The gloo transfer group of one refit round, and the last word that its sender says.
+"""Weights over gloo, from main memory to main memory.
 
 Rank 0 sends, everybody else receives; a group lives for one transfer. It touches no global process group, so it works inside
 torchrun processes and inside inference workers. The store listens on the given host alone, under a prefix minted for the
-round. The timeout is one budget for joining and all broadcasts together. torch is imported when a group is made.
+round. The timeout is one budget for joining and all broadcasts together.
 """
 
 from __future__ import annotations
@@ -12,52 +12,15 @@ import math
 import secrets
 import socket
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from schemas.errors import TransferError
-from schemas.weights.plan import PROBE_TOKENS
+from schemas.weights.transports.protocol import Rendezvous
 
 if TYPE_CHECKING:
     import torch
-
-_MAGIC = 0x57454952_0001
-LAST_WORD_WORDS = 3 + PROBE_TOKENS - 1
-
-
-@dataclass(frozen=True, slots=True)
-class LastWord:
-    """The sender's digest of all it sent, and its log-probabilities of probe tokens 1.. (float64; empty: no probe)."""
-
-    digest: str
-    probe: tuple[float, ...]
-
-
-def pack_last_word(digest: str, probe: Sequence[float]) -> torch.Tensor:
-    """int64 [LAST_WORD_WORDS]: a mark, the digest, the number of log-probabilities, their float64 bits."""
-    import torch
-
-    if len(probe) > PROBE_TOKENS - 1:
-        raise ValueError(f"{len(probe)} log-probabilities, the probe has at most {PROBE_TOKENS - 1}")
-    packed = torch.zeros(LAST_WORD_WORDS, dtype=torch.int64)
-    packed[0] = _MAGIC
-    packed[1] = int.from_bytes(bytes.fromhex(digest), "little", signed=True)
-    packed[2] = len(probe)
-    packed[3 : 3 + len(probe)] = torch.tensor(list(probe), dtype=torch.float64).view(torch.int64)
-    return packed
-
-
-def unpack_last_word(packed: torch.Tensor) -> LastWord:
-    """Raises: TransferError: what came last is not a last word."""
-    import torch
-
-    values: list[int] = packed.tolist()
-    if values[0] != _MAGIC or not 0 <= values[2] <= PROBE_TOKENS - 1:
-        raise TransferError("the last broadcast is not the sender's digest: both ends do not follow the same plan")
-    probe: list[float] = packed[3 : 3 + values[2]].cpu().view(torch.float64).tolist()
-    return LastWord(values[1].to_bytes(8, "little", signed=True).hex(), tuple(probe))
 
 
 class GlooGroup:
@@ -180,3 +143,57 @@ def _transfer_errors(doing: str) -> Iterator[None]:
     except RuntimeError as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TransferError(f"weight transfer failed while {doing}: {reason}") from error
+
+
+class GlooSender:
+    """Rank 0's end of one group."""
+
+    def __init__(self, host: str, timeout_s: float) -> None:
+        self._host = host
+        self._timeout_s = timeout_s
+        self._rendezvous: GlooRendezvous | None = None
+        self._group: GlooGroup | None = None
+
+    def open(self, world: int) -> Rendezvous:
+        self._rendezvous = GlooRendezvous(self._host, world, self._timeout_s)
+        return Rendezvous(self._rendezvous.host, self._rendezvous.port, self._rendezvous.prefix)
+
+    def connect(self) -> None:
+        if self._rendezvous is None:
+            raise TransferError("the group was not opened, or is closed")
+        self._group = self._rendezvous.join()
+
+    def start(self, tensor: torch.Tensor) -> Any:
+        if self._group is None:
+            raise TransferError("the group is not connected")
+        # gloo sends from host memory; the copy is waited for, so the gather that made the tensor is complete.
+        staged = tensor.cpu()
+        return staged, self._group.start_broadcast(staged)
+
+    def finish(self, work: Any) -> None:
+        if self._group is None:
+            raise TransferError("the group is not connected")
+        self._group.finish(work[1])
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
+        if self._rendezvous is not None:
+            self._rendezvous.close()
+        self._group = self._rendezvous = None
+
+
+class Gloo:
+    """The transport of CPUs, and of GPUs that NCCL cannot connect."""
+
+    needs_gpu = False
+    survives_failure = True
+
+    def sender(self, host: str, timeout_s: float) -> GlooSender:
+        return GlooSender(host, timeout_s)
+
+    def join(self, at: Rendezvous, rank: int, world: int, timeout_s: float, device: torch.device | str) -> GlooGroup:
+        return join_group(at.host, at.port, at.prefix, rank, world, timeout_s)
+
+
+TRANSPORT = Gloo()
