@@ -1,4 +1,4 @@
-"""Rank 0's loop: ask the dispatcher, tell the ranks, do it, report.
+"""Rank 0's loop: ask the dispatcher, command the ranks, do it, report.
 
     next -> refit  -> offer, connect, send          -> sent
          -> batch  -> train                         -> trained; committed once the refit of the new version is on its way

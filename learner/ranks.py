@@ -47,8 +47,8 @@ class Ranks:
             self._broadcast(json.dumps({"do": command, **arguments}).encode())
         except RuntimeError as error:
             raise DeadlineExceeded(
-                f"a rank could not be told to {command}: it took nothing for {self._timeout_s:g} s (learner.rank_timeout_s), "
-                f"or died: {error}"
+                f"the command {command} did not reach every rank: one took nothing for {self._timeout_s:g} s "
+                f"(learner.rank_timeout_s), or died: {error}"
             ) from error
 
     def hear(self) -> Command:
