@@ -45,8 +45,8 @@ class Ranks:
             self._broadcast(commands.encode(command))
         except RuntimeError as error:
             raise DeadlineExceeded(
-                f"{command.do} did not reach a rank: it took nothing for {self._timeout_s:g} s (learner.rank_timeout_s), "
-                f"or died: {error}"
+                f"the command {command.do} did not reach every rank: one took nothing for {self._timeout_s:g} s "
+                f"(learner.rank_timeout_s), or died: {error}"
             ) from error
 
     def receive(self) -> TrainingCommand | ReplayCommand | EndRank:

@@ -49,7 +49,7 @@ def find_fork(run: RunConfig, model: ModelConfig) -> Path | None:
 
 
 def check_forked(folder: Path, learner: LearnerConfig, here: Determinism, digest: str) -> None:
-    """Whether what was loaded from the checkpoint `folder` of another run is what was saved, where the layout allows to tell.
+    """Whether what was loaded from the checkpoint `folder` of another run is what was saved, if the layout allows comparing.
 
     Args:
         here: facts of this process. digest: of the state that was loaded.

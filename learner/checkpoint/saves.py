@@ -1,7 +1,7 @@
 """Rank 0's checkpoints, from the copy of the state to the folder under its name.
 
 Three parts: all ranks copy or write their state (`begin`); all ranks agree that their files are written; rank 0 alone, from a
-thread of its own, asks whether the run is still its own, gives the folder its name, lets old ones go, and tells the dispatcher
+thread of its own, asks whether the run is still its own, gives the folder its name, lets old ones go, and names to the dispatcher
 what nobody needs any more. The next step needs nothing of the third part, which may have to wait for the broker.
 
 Invariant: one checkpoint at a time, and they get their names in the order of their versions.

@@ -186,7 +186,7 @@ def write_in_process() -> None:
 
 
 def _of_the_system(error: BaseException) -> BaseException:
-    """What the operating system said: when a write fails in the middle of a tensor, torch tells of its own surprise instead."""
+    """What the operating system said: when a write fails in the middle of a tensor, torch raises an error of its own instead."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, OSError):

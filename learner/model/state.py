@@ -60,7 +60,7 @@ class Writing:
         rank, _, results = self._request.async_fn_args
         try:
             self._request.async_fn(rank, buckets, results)
-        except Exception as error:  # noqa: BLE001 - top of a thread; `finish` tells it on all ranks
+        except Exception as error:  # noqa: BLE001 - top of a thread; `finish` raises it on all ranks
             log.error("writing checkpoint files failed: %s", error)
             results.put(error)
 
