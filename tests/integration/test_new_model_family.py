@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import re
-import shutil
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
 
 from learner.model.families import known_families, unknown_family
+from tests.fakes.source_tree import SourceTree, shown_code
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("schemas", "broker_config", "producer", "learner", "launch", "tests")
 FILE = "learner/model/families/quen.py"
 
 PROGRAM = """
@@ -74,51 +66,18 @@ dist.destroy_process_group()
 """
 
 
-def shown_file() -> str:
-    """The family's file as the page shows it: the first block of Python."""
-    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    block = re.search(r"^( *)```python\n(.*?)^ *```$", page, re.MULTILINE | re.DOTALL)
-    assert block is not None
-    return textwrap.dedent(block[2])
-
-
-def files(tree: Path) -> dict[str, str]:
-    """Digest of every source file of the packages."""
-    found = {}
-    for package in PACKAGES:
-        for path in (tree / package).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                found[str(path.relative_to(tree))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
-
-
-@pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """The source tree with one file more."""
-    copy = tmp_path / "tree"
-    for package in PACKAGES:
-        shutil.copytree(ROOT / package, copy / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / FILE).write_text(shown_file(), encoding="utf-8")
-    return copy
-
-
 @pytest.mark.timeout(300)
-def test_the_file_that_the_page_shows_is_all_that_a_renamed_family_needs(tree: Path, tmp_path: Path) -> None:
-    before, after = files(ROOT), files(tree)
-    assert {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} == {FILE}
+def test_the_file_that_the_page_shows_is_all_that_a_renamed_family_needs(tmp_path: Path) -> None:
+    tree = SourceTree(tmp_path / "tree")
+    tree.add(FILE, shown_code("models.md"))
+    assert tree.changed == [FILE]
     assert "quen" not in known_families()
     assert unknown_family("quen", "m") is not None
 
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM, encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, str(program), str(tmp_path / "model")]
-    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=280, check=False)
-    assert ran.returncode == 0, ran.stderr[-4000:]
-    said = json.loads(ran.stdout.splitlines()[-1])
-    assert said["model_type"] == "quen"
-    assert said["known"] == sorted([*known_families(), "quen"])
-    assert said["refused"] == "None"
-    assert said["names_differ"] == said["tensors_differ"] == []
-    assert said["logprob_gap"] < 1e-4
-    assert said["skipped"] == 0.0
+    found = json.loads(tree.run(PROGRAM, tmp_path / "model").splitlines()[-1])
+    assert found["model_type"] == "quen"
+    assert found["known"] == sorted([*known_families(), "quen"])
+    assert found["refused"] == "None"
+    assert found["names_differ"] == found["tensors_differ"] == []
+    assert found["logprob_gap"] < 1e-4
+    assert found["skipped"] == 0.0
