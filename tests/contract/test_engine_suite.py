@@ -344,8 +344,8 @@ async def serves(engine: Engine, oracle: Oracle, seed: int, version: int) -> Non
 
 DYING_SENDER = """
 import os, signal, sys
-from learner.transfer import GlooSender
-from schemas.weights import make_plan, tensor_index
+from learner.transfer.sending import GlooSender
+from schemas.weights.plan import make_plan, tensor_index
 import torch
 plan = make_plan(tensor_index(sys.argv[1]), "float32", 1)
 sender = GlooSender(plan, "127.0.0.1", 20.0)
