@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from learner.model import cpu_compat
+from learner.model.layers import cpu_compat
 from learner.model.megatron import OptimizerConfig as MegatronOptimizerConfig
 from learner.model.megatron import OptimizerParamScheduler, get_megatron_optimizer, mpu
 from schemas.config.learner import LearnerConfig

@@ -22,8 +22,10 @@ from learner.grpo.inputs import Counts, LossInputs
 from learner.grpo.losses.find import find_loss
 from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, token_sums
 from learner.grpo.objective import objective
-from learner.model import convert, cpu_compat, hf, optimizer, parallel, spec, state
-from learner.model.forms import Sizes
+from learner.model import optimizer, parallel, spec, state
+from learner.model.checkpoint import convert, hf
+from learner.model.checkpoint.forms import Sizes
+from learner.model.layers import cpu_compat
 from learner.model.logprob import RowSelector, Wanted
 from learner.model.megatron import (
     DistributedDataParallel,

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from learner.model import cpu_compat
+from learner.model.layers import cpu_compat
 from learner.model.megatron import ShardedTensor, dist_checkpointing, mpu, nested_values
 from schemas.errors import WeirError
 

@@ -32,9 +32,9 @@ from schemas.records.requests import Request
 from schemas.records.status import InHand
 from schemas.records.validity import Rules, accept
 from schemas.weights.transports.protocol import Rendezvous
-from tests.fakes.groups import make_group, make_trajectory
-from tests.fakes.plans import make_plan
-from tests.fakes.records import UUID, make_ack, make_dataset, make_heartbeat, make_report
+from tests.fakes.dispatcher.plans import make_plan
+from tests.fakes.records.groups import make_group, make_trajectory
+from tests.fakes.records.make import UUID, make_ack, make_dataset, make_heartbeat, make_report
 
 TRAJECTORIES, TOKENS = 16, 5
 ROWS = 100_000

@@ -70,7 +70,7 @@ from schemas.records.requests import Request
 from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, InHand, ProducerState, Report
 from schemas.weights.transports.protocol import Rendezvous
 from tests.bench.figures import tell
-from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.records.groups import make_group, make_trajectory
 from tests.pipeline import SCRIPTED
 
 A = TypeVar("A", bound=Answer)

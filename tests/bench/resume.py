@@ -29,8 +29,8 @@ from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from schemas import failpoints
 from tests.bench.figures import tell
-from tests.chaos.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand
-from tests.chaos.crashes import CrashingRun
+from tests.chaos.striking.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand
+from tests.chaos.striking.crashes import CrashingRun
 from tests.fakes.nursery import Nursery
 from tests.pipeline import ROOT, environment
 from tests.support import eventually

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.kill_all import live_and_die
+from tests.chaos.striking.kill_all import live_and_die
 from tests.fakes.nursery import Nursery
 from tests.pipeline import environment
 

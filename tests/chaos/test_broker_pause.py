@@ -14,7 +14,7 @@ import pytest
 
 from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
-from tests.chaos.by_hand import START_S, ByHand, by_hand
+from tests.chaos.striking.by_hand import START_S, ByHand, by_hand
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED
 

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from tests.brokers import Broker
-from tests.chaos.crashes import RUN, Account, Strike, chained, same_states, undisturbed
-from tests.chaos.ledger import steps_of
+from tests.chaos.striking.crashes import RUN, Account, Strike, chained, same_states, undisturbed
+from tests.chaos.striking.ledger import steps_of
 from tests.fakes.nursery import Nursery
 from tests.pipeline import ROOT, environment, new_id, start_run, wait_for
 from tests.support import eventually

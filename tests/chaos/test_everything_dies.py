@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.kill_all import live_and_die
+from tests.chaos.striking.kill_all import live_and_die
 from tests.fakes.nursery import Nursery
 
 

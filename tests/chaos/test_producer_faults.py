@@ -21,7 +21,7 @@ import pytest
 from schemas import failpoints
 from schemas.records.status import Beat, Left
 from tests.brokers import Broker
-from tests.chaos.by_hand import START_S, ByHand, Part, Version, by_hand
+from tests.chaos.striking.by_hand import START_S, ByHand, Part, Version, by_hand
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED, SMALL
 

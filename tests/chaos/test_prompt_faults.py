@@ -22,9 +22,9 @@ from schemas.records.quarantine import Quarantined
 from schemas.records.status import Heartbeat, ProducerState
 from schemas.records.validity import Rules, check
 from tests.brokers import Broker
-from tests.chaos.by_hand import START_S, ByHand, by_hand
-from tests.fakes.faulty_environment import CAUSE
+from tests.chaos.striking.by_hand import START_S, ByHand, by_hand
 from tests.fakes.nursery import Nursery
+from tests.fakes.producer.faulty_environment import CAUSE
 from tests.pipeline import SCRIPTED
 
 N, G, A, STEPS = 4, 2, 1, 8
@@ -38,7 +38,7 @@ RUN = (
     f"grpo.num_prompts_per_step={N}",
     f"grpo.num_generations_per_prompt={G}",
     f"grpo.max_trajectory_age_steps={A}",
-    "environment.name=tests.fakes.faulty_environment:Faulty",
+    "environment.name=tests.fakes.producer.faulty_environment:Faulty",
     "producer.count=2",
     "producer.scripted={seconds_per_token: 0.05}",
     "producer.max_trajectory_retries=0",

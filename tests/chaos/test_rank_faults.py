@@ -13,7 +13,7 @@ import pytest
 from schemas import failpoints
 from schemas.records.status import Beat
 from tests.brokers import Broker
-from tests.chaos.by_hand import START_S, ByHand, Part, by_hand, is_frozen
+from tests.chaos.striking.by_hand import START_S, ByHand, Part, by_hand, is_frozen
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED
 

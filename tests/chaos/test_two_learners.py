@@ -20,8 +20,8 @@ from schemas.records.control import Claim
 from schemas.records.headers import as_mapping
 from schemas.records.metrics import StepMetrics
 from tests.brokers import Broker
-from tests.chaos.by_hand import START_S, Part, by_hand
-from tests.chaos.crashes import PRODUCERS, RUN, Account, CrashingRun, N
+from tests.chaos.striking.by_hand import START_S, Part, by_hand
+from tests.chaos.striking.crashes import PRODUCERS, RUN, Account, CrashingRun, N
 from tests.fakes.nursery import Nursery
 
 LONG = (*RUN, "grpo.max_num_steps=100000")

@@ -24,7 +24,7 @@ from schemas.records.quarantine import Quarantined
 from schemas.records.requests import Request, SamplingParameters
 from schemas.records.seal import Seal, SealedSlot
 from schemas.records.status import Ack, Beat, Failed, FailureKind, Heartbeat, InHand, Left, Operator, ProducerState, Report
-from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.records.groups import make_group, make_trajectory
 
 FOLDER = Path(__file__).parent / "golden" / "records"
 UUID = "c23d3ade542340d6b123dc873cf5537a"

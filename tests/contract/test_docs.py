@@ -23,7 +23,7 @@ from schemas.records.requests import Request, SamplingParameters
 from schemas.records.seal import Seal, SealedSlot
 from tests.docs.config_table import PAGE as CONFIGURATION
 from tests.docs.config_table import page_with, tables
-from tests.fakes.groups import make_group, make_trajectory
+from tests.fakes.records.groups import make_group, make_trajectory
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])

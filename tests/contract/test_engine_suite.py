@@ -30,7 +30,7 @@ from schemas.weights.plan import WeightPlan, make_plan, tensor_index
 from schemas.weights.probe import probe_tokens
 from schemas.weights.transports.gloo import TRANSPORT
 from schemas.weights.transports.protocol import Rendezvous
-from tests.fakes.transfers import send_all
+from tests.fakes.learner.transfers import send_all
 
 if TYPE_CHECKING:
     import torch

@@ -14,8 +14,8 @@ from schemas.errors import WeirError
 from schemas.identity import Attempt
 from schemas.records.metrics import StepMetrics
 from schemas.records.seal import Seal, SealedSlot
-from tests.chaos.ledger import Place, read_acknowledged, settle
-from tests.fakes.records import UUID
+from tests.chaos.striking.ledger import Place, read_acknowledged, settle
+from tests.fakes.records.make import UUID
 
 N = 2
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from learner.model.forms import COLUMNS, GATE_UP, QKV, SAME, VOCABULARY, Form
-from learner.model.rope import ROPES, Rope, rope_parameters
+from learner.model.checkpoint.forms import COLUMNS, GATE_UP, QKV, SAME, VOCABULARY, Form
+from learner.model.layers.rope import ROPES, Rope, rope_parameters
 from schemas.errors import Problem
 
 
@@ -151,7 +151,7 @@ class Family:
 
     def block_spec(self, config: Any) -> Any:
         """The layers of this rank's pipeline stage, for `GPTModel`. `config` is the `TransformerConfig`."""
-        from learner.model.blocks import dense_block
+        from learner.model.layers.blocks import dense_block
 
         return dense_block(config)
 

@@ -8,7 +8,7 @@ from producer.data import check_data, open_dataset
 from producer.environments.registry import resolve
 from schemas.config import file as config_file
 from schemas.config.data import DataConfig, EnvironmentConfig
-from tests.fakes.word_tokenizer import word_tokenizer
+from tests.fakes.producer.word_tokenizer import word_tokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "launch" / "configs").glob("*.yaml"))

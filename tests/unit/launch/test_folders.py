@@ -7,7 +7,7 @@ import pytest
 from launch.folders import find_run_folder, make_run_folder, mint_id, set_logs_aside
 from schemas.config.file import load
 from schemas.errors import ConfigError
-from tests.fakes.run_folders import add_checkpoint, run_config
+from tests.fakes.launch.run_folders import add_checkpoint, run_config
 
 
 def test_a_minted_id_is_the_name_and_the_start_time() -> None:

@@ -14,7 +14,7 @@ from schemas.weights.last_word import unpack_last_word
 from schemas.weights.plan import make_plan
 from schemas.weights.transports.gloo import TRANSPORT
 from schemas.weights.transports.protocol import Rendezvous
-from tests.fakes.transfers import send_all
+from tests.fakes.learner.transfers import send_all
 
 INDEX = [("a", (300, 1000)), ("b", (3,)), ("c", (64, 32)), ("d", (300, 1000))]
 PLAN = make_plan(INDEX, "float32", 1)

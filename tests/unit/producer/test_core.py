@@ -7,8 +7,8 @@ import pytest
 from producer import events as ev
 from schemas.records.control import Stop
 from schemas.records.status import Failed, FailureKind, Left, ProducerState
-from tests.fakes.producing import Driver, make_round, of, said, serving, started
-from tests.fakes.records import UUID, key, make_claim
+from tests.fakes.producer.producing import Driver, make_round, of, said, serving, started
+from tests.fakes.records.make import UUID, key, make_claim
 
 # --- joining --------------------------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from producer.engine.protocol import TransferOffer
 from schemas.config.dispatch import RefitConfig
 from schemas.records.status import Ack, ProducerState
 from schemas.weights.transports.protocol import Rendezvous
-from tests.fakes.producing import make_round, of, said, serving, started, transfer
-from tests.fakes.records import key
+from tests.fakes.producer.producing import make_round, of, said, serving, started, transfer
+from tests.fakes.records.make import key
 
 # --- rounds ---------------------------------------------------------------------------------------------------------------------
 

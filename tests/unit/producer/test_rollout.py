@@ -14,8 +14,8 @@ from producer.environments.exact_match import ExactMatch
 from producer.environments.single_turn import FunctionEnvironment
 from producer.rollout import Limits, PromptFailed, RolloutFailed, roll_out
 from schemas.records.group import FinishReason, Span, Trajectory
-from tests.fakes.reply_engine import Call, Reply, ReplyEngine
-from tests.fakes.word_tokenizer import word_tokenizer
+from tests.fakes.producer.reply_engine import Call, Reply, ReplyEngine
+from tests.fakes.producer.word_tokenizer import word_tokenizer
 
 TOKENIZER = word_tokenizer()
 PATIENT = Limits(max_total_length=64, max_retries=2, timeout_s=60.0)

@@ -24,11 +24,11 @@ from schemas.records.control import Round, Stop, TransferGroup
 from schemas.records.headers import as_mapping
 from schemas.records.json_record import JsonRecord
 from schemas.records.status import Ack, Failed, FailureKind, Heartbeat, Left, ProducerState, Report
-from tests.fakes.producer_clients import FakeClients, Written
-from tests.fakes.records import key, make_request, make_sampling, make_state
-from tests.fakes.reply_engine import Reply, ReplyEngine
-from tests.fakes.runs import RUN, raw_config
-from tests.fakes.word_tokenizer import word_tokenizer
+from tests.fakes.producer.clients import FakeClients, Written
+from tests.fakes.producer.reply_engine import Reply, ReplyEngine
+from tests.fakes.producer.word_tokenizer import word_tokenizer
+from tests.fakes.records.make import key, make_request, make_sampling, make_state
+from tests.fakes.records.runs import RUN, raw_config
 
 NAME = "p0"
 TOPICS = Topics(RUN)

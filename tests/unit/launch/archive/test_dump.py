@@ -25,9 +25,9 @@ from schemas.records import seal as seals
 from schemas.records.headers import of_group, of_seal
 from schemas.records.metrics import StepMetrics
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.groups import make_group
-from tests.fakes.records import UUID
-from tests.fakes.replays import run_folder
+from tests.fakes.learner.replays import run_folder
+from tests.fakes.records.groups import make_group
+from tests.fakes.records.make import UUID
 
 SLOTS = 16
 

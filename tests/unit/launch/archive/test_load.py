@@ -19,9 +19,9 @@ from learner.replay.sources.dump import DumpedTopic, Index
 from schemas.config.file import build
 from schemas.config.file import load as read
 from schemas.errors import BrokerError, ConfigError, WeirError
-from tests.fakes.records import UUID
-from tests.fakes.replays import save_checkpoint
-from tests.fakes.runs import raw_config
+from tests.fakes.learner.replays import save_checkpoint
+from tests.fakes.records.make import UUID
+from tests.fakes.records.runs import raw_config
 
 VERSION = "trajectories.v00000004"
 

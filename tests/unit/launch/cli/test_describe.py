@@ -16,9 +16,9 @@ from schemas.records.metrics import StepMetrics
 from schemas.records.quarantine import Quarantined
 from schemas.records.requests import Request, SamplingParameters
 from schemas.records.status import Ack, Heartbeat, ProducerState
-from tests.fakes.groups import make_group, make_trajectory
-from tests.fakes.records import UUID
-from tests.fakes.runs import RUN, group_record, json_record, make_seal, seal_record
+from tests.fakes.records.groups import make_group, make_trajectory
+from tests.fakes.records.make import UUID
+from tests.fakes.records.runs import RUN, group_record, json_record, make_seal, seal_record
 
 
 def letters(ids: Sequence[int]) -> str:

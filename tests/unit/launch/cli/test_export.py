@@ -7,7 +7,7 @@ import pytest
 from launch.cli.export import copy_export
 from launch.folders import make_run_folder
 from schemas.errors import ConfigError, WeirError
-from tests.fakes.run_folders import add_checkpoint, add_export, run_config
+from tests.fakes.launch.run_folders import add_checkpoint, add_export, run_config
 
 
 def test_an_export_is_copied_whole(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from launch.observe.run_view import RunSnapshot, RunView
 from schemas.errors import ConfigError, WeirError
 from schemas.records.control import Claim, Member, State, Stop
 from schemas.records.status import Beat
-from tests.fakes.records import UUID, make_claim, make_heartbeat, make_state
-from tests.fakes.runs import RUN
+from tests.fakes.records.make import UUID, make_claim, make_heartbeat, make_state
+from tests.fakes.records.runs import RUN
 
 SILENCE_S = 15.0
 LEASE_BEATS = 4

@@ -16,8 +16,8 @@ from learner.replay.sources import dump
 from learner.replay.sources.dump import Index
 from schemas.errors import ConfigError
 from schemas.records.metrics import StepMetrics
-from tests.fakes.records import UUID
-from tests.fakes.replays import Sealed, run_folder
+from tests.fakes.learner.replays import Sealed, run_folder
+from tests.fakes.records.make import UUID
 
 
 def test_a_run_is_no_dump(tmp_path: Path) -> None:

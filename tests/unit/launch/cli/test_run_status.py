@@ -6,7 +6,7 @@ import pytest
 
 from launch.cli.run_status import snapshot_json
 from schemas.records.control import Member, Stop
-from tests.fakes.observed_run import PRODUCER, ObservedRun, beat, figures, heartbeat, state, step
+from tests.fakes.launch.observed_run import PRODUCER, ObservedRun, beat, figures, heartbeat, state, step
 
 
 def test_a_snapshot_is_one_json_object() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from launch.cli.topic_names import resolve_topics
 from schemas.errors import ConfigError
-from tests.fakes.runs import RUN
+from tests.fakes.records.runs import RUN
 
 EXISTING = [f"{RUN}.{name}" for name in ("control", "metrics", "trajectories.v00000000", "trajectories.v00000001")]
 

@@ -12,7 +12,7 @@ from launch.config.check import load_checked
 from launch.config.rules import Machine
 from schemas.config.file import build
 from schemas.config.file import load as read
-from tests.fakes.runs import raw_config
+from tests.fakes.records.runs import raw_config
 
 ROOT = Path(__file__).resolve().parents[4]
 SHIPPED = sorted((ROOT / "launch" / "configs").glob("*.yaml"))

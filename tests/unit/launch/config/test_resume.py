@@ -8,7 +8,7 @@ from launch.config.resume import load_resumed
 from launch.folders import make_run_folder
 from schemas.config.config import resumable
 from schemas.errors import ConfigError
-from tests.fakes.run_folders import add_checkpoint, run_config
+from tests.fakes.launch.run_folders import add_checkpoint, run_config
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(tmp_path: Path) -> None:

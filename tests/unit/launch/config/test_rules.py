@@ -9,7 +9,7 @@ import pytest
 from launch.config.check import check_raw
 from launch.config.rules import Machine
 from schemas.errors import ConfigError, Problem
-from tests.fakes.runs import raw_config
+from tests.fakes.records.runs import raw_config
 
 CPU = Machine(gpu=False, bootstrap=None)
 

@@ -8,8 +8,8 @@ from launch.observe.details import render_details
 from launch.observe.run_view import RunSnapshot
 from schemas.records.control import Member, Round, Stop
 from schemas.records.status import Ack
-from tests.fakes.observed_run import PRODUCER, START, ObservedRun, beat, figures, heartbeat, state
-from tests.fakes.records import UUID
+from tests.fakes.launch.observed_run import PRODUCER, START, ObservedRun, beat, figures, heartbeat, state
+from tests.fakes.records.make import UUID
 
 
 def detailed(snapshot: RunSnapshot) -> list[str]:

@@ -8,8 +8,8 @@ from rich.console import Console
 from launch.observe.details import render_details
 from launch.observe.display import LiveTable, PlainLines, make_display
 from schemas.records.status import Left, ProducerState
-from tests.fakes.observed_run import PRODUCER, START, ObservedRun, heartbeat, report, state, step
-from tests.fakes.records import UUID
+from tests.fakes.launch.observed_run import PRODUCER, START, ObservedRun, heartbeat, report, state, step
+from tests.fakes.records.make import UUID
 
 
 def plain() -> tuple[PlainLines, io.StringIO]:

@@ -3,8 +3,8 @@ from __future__ import annotations
 from launch.observe.producers_view import FORGET_S
 from schemas.records.control import Member, Stop
 from schemas.records.status import Ack, Beat, Failed, FailureKind, InHand, Left, ProducerState
-from tests.fakes.observed_run import PRODUCER, START, ObservedRun, heartbeat, report, state
-from tests.fakes.records import UUID
+from tests.fakes.launch.observed_run import PRODUCER, START, ObservedRun, heartbeat, report, state
+from tests.fakes.records.make import UUID
 
 
 def test_a_producers_rate_is_of_the_last_seconds() -> None:

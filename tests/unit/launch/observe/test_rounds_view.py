@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from launch.observe.rounds_view import KEPT, RoundRow, RoundsView
 from schemas.records.control import Member, Round, State
-from tests.fakes.records import make_ack, make_state
+from tests.fakes.records.make import make_ack, make_state
 
 DIGEST = "w"
 

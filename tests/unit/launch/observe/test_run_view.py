@@ -3,9 +3,9 @@ from __future__ import annotations
 from launch.observe.run_view import RunView
 from schemas.records.control import Member, Round, Stop
 from schemas.records.status import InHand
-from tests.fakes.observed_run import PRODUCER, START, ObservedRun, beat, claim, figures, heartbeat, state, step
-from tests.fakes.records import UUID
-from tests.fakes.runs import RUN
+from tests.fakes.launch.observed_run import PRODUCER, START, ObservedRun, beat, claim, figures, heartbeat, state, step
+from tests.fakes.records.make import UUID
+from tests.fakes.records.runs import RUN
 
 
 def test_a_run_without_records_is_starting() -> None:

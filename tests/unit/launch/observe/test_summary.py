@@ -9,7 +9,7 @@ from launch.folders import make_run_folder
 from launch.observe.run_view import RunView
 from launch.observe.summary import summarize_run, summarize_training
 from launch.supervise.outcome import RunOutcome
-from tests.fakes.run_folders import add_checkpoint, add_export, run_config
+from tests.fakes.launch.run_folders import add_checkpoint, add_export, run_config
 
 
 def test_metrics_give_steps_and_first_and_last_reward_despite_a_cut_line(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from rich.console import Console
 
 from launch.observe.run_view import RunSnapshot
 from launch.observe.tables import render_table
-from tests.fakes.observed_run import PRODUCER, ObservedRun, beat, figures, heartbeat, state, step
-from tests.fakes.runs import RUN
+from tests.fakes.launch.observed_run import PRODUCER, ObservedRun, beat, figures, heartbeat, state, step
+from tests.fakes.records.runs import RUN
 
 
 def shown(snapshot: RunSnapshot, **options: object) -> str:

@@ -13,7 +13,7 @@ from launch.processes.specs import Placement, learner_spec, model_spec, producer
 from schemas.config.config import Config
 from schemas.config.file import build
 from schemas.config.model import ModelConfig
-from tests.fakes.runs import raw_config
+from tests.fakes.records.runs import raw_config
 
 LOGS = Path("/runs/r/logs")
 

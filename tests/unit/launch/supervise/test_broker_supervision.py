@@ -15,17 +15,7 @@ from launch.supervise.events import (
 from launch.supervise.outage import LINE_S
 from launch.supervise.outcome import RunOutcome
 from launch.supervise.states import BROKERLESS_S, READ_S, SupervisionState
-from tests.fakes.supervision_story import (
-    ALL,
-    ENDED,
-    LEARNER,
-    OUTAGE_S,
-    SILENT,
-    START_S,
-    Story,
-    outcome,
-    underway,
-)
+from tests.fakes.launch.supervision_story import ALL, ENDED, LEARNER, OUTAGE_S, SILENT, START_S, Story, outcome, underway
 
 
 def test_a_broker_of_ours_is_started_again_and_nobody_else_is_touched() -> None:

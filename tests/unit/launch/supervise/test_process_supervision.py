@@ -14,17 +14,7 @@ from launch.supervise.events import (
 )
 from launch.supervise.outcome import RunOutcome
 from launch.supervise.states import END_S, READ_S, SupervisionState
-from tests.fakes.supervision_story import (
-    ALL,
-    LEARNER,
-    PRODUCERS,
-    START_S,
-    STOP_S,
-    TAKEN_OVER,
-    Story,
-    outcome,
-    underway,
-)
+from tests.fakes.launch.supervision_story import ALL, LEARNER, PRODUCERS, START_S, STOP_S, TAKEN_OVER, Story, outcome, underway
 
 
 @pytest.mark.parametrize("code", [1, 137])

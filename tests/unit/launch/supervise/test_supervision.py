@@ -25,17 +25,7 @@ from launch.supervise.events import (
 )
 from launch.supervise.outcome import RunOutcome
 from launch.supervise.states import END_S, KILL_S, LEAVE_S, ORDERLY_S, SupervisionState
-from tests.fakes.supervision_story import (
-    ALL,
-    LEARNER,
-    PRODUCERS,
-    SILENT,
-    START_S,
-    STOP_S,
-    Story,
-    outcome,
-    underway,
-)
+from tests.fakes.launch.supervision_story import ALL, LEARNER, PRODUCERS, SILENT, START_S, STOP_S, Story, outcome, underway
 
 
 def test_a_finished_run_lets_the_producers_leave_by_themselves() -> None:

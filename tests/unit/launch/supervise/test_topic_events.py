@@ -6,9 +6,9 @@ from launch.observe.run_view import RunView
 from launch.supervise.events import Event, Joined, RunClaimed, StopSeen, VersionsTrained
 from launch.supervise.topic_events import TopicEvents
 from schemas.records.control import State, Stop
-from tests.fakes.observed_run import step
-from tests.fakes.records import make_claim, make_heartbeat, make_state
-from tests.fakes.runs import RUN
+from tests.fakes.launch.observed_run import step
+from tests.fakes.records.make import make_claim, make_heartbeat, make_state
+from tests.fakes.records.runs import RUN
 
 FIRST, SECOND = "producer-0-aaaa", "producer-0-bbbb"
 

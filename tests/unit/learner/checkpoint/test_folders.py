@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from learner.checkpoint import folders
-from tests.fakes.checkpoints import DAMAGES, damage, manifest, save
+from tests.fakes.learner.checkpoints import DAMAGES, damage, manifest, save
 
 
 def test_a_saved_checkpoint_is_found_with_its_manifest(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from learner.replay.sources.dump import Index, seal_off
 from schemas.config.config import Config
 from schemas.config.file import build
 from schemas.errors import ConfigError, Problem, WeirError
-from tests.fakes import saved
-from tests.fakes.runs import raw_config
+from tests.fakes.learner import saved
+from tests.fakes.records.runs import raw_config
 
 
 def model(folder: Path, hidden: int = 64) -> str:

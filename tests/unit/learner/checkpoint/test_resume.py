@@ -13,9 +13,9 @@ from learner.checkpoint.resume import check_config, differences, find_checkpoint
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.errors import ConfigError
-from tests.fakes import saved
-from tests.fakes.facts import FACTS
-from tests.fakes.runs import raw_config
+from tests.fakes.learner import saved
+from tests.fakes.learner.facts import FACTS
+from tests.fakes.records.runs import raw_config
 
 
 def load(tmp_path: Path, *overrides: str) -> Config:

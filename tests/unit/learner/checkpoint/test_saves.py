@@ -16,7 +16,7 @@ from learner.checkpoint.saving import Saving, begin
 from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle, TrainingCommand
 from learner.link.messages import CheckpointSaved, ClaimWon, ManifestFacts, SaveQuestion
 from schemas.errors import FileError, RunStopped
-from tests.fakes.facts import FACTS
+from tests.fakes.learner.facts import FACTS
 from tests.support import eventually
 
 WITHIN_S = 10.0

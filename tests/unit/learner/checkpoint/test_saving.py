@@ -9,8 +9,8 @@ import pytest
 from learner.checkpoint import folders, saving
 from learner.checkpoint.saving import Saving, begin, sweep
 from schemas.errors import FileError, WeirError
-from tests.fakes import saved
-from tests.fakes.checkpoints import DAMAGES, damage, manifest, save, write
+from tests.fakes.learner import saved
+from tests.fakes.learner.checkpoints import DAMAGES, damage, manifest, save, write
 
 
 def alone(value: int) -> list[int]:

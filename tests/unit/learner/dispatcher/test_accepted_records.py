@@ -7,7 +7,7 @@ import pytest
 from learner.dispatcher.serving.accepted_records import AcceptedRecords
 from schemas.errors import LostData
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.records import UUID, digest_of
+from tests.fakes.records.make import UUID, digest_of
 
 TOPIC = "t-1.trajectories.v00000012"
 

@@ -14,7 +14,7 @@ from learner.checkpoint.manifest import Manifest, Offsets
 from learner.dispatcher.takeover.continuity import Holdings, Loss, find_losses, first_lost, report, sealed_versions
 from schemas.records.control import State
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.facts import FACTS
+from tests.fakes.learner.facts import FACTS
 
 TOPICS = Topics("r")
 SINGLE = (TOPICS.control, TOPICS.status, TOPICS.requests, TOPICS.metrics, TOPICS.quarantine)

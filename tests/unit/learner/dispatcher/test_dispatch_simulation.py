@@ -1,7 +1,7 @@
 """The dispatcher's and the producers' cores, coupled through simulated logs, under everything that may happen to a run.
 
-Safety is asserted by the world at every move (`tests/fakes/world.py`). Liveness: with one healthy producer from some point on,
-every version up to the last is sealed and trained, within a bounded time.
+Safety is asserted by the world at every move (`tests/fakes/simulation/world.py`). Liveness: with one healthy producer from some
+point on, every version up to the last is sealed and trained, within a bounded time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from producer.events import Leave
 from schemas.records.status import FailureKind
-from tests.fakes.sim_learner import Fenced
-from tests.fakes.sim_logs import Published, Settings
-from tests.fakes.sim_producer import SimProducer
-from tests.fakes.world import World
+from tests.fakes.simulation.learner import Fenced
+from tests.fakes.simulation.logs import Published, Settings
+from tests.fakes.simulation.producer import SimProducer
+from tests.fakes.simulation.world import World
 
 Move = Callable[[World, int], object]
 FAILURES = list(FailureKind)

@@ -11,13 +11,8 @@ from learner.link import messages
 from schemas.draws import row_of
 from schemas.errors import ProtocolError
 from schemas.records.status import FailureKind
-from tests.fakes.dispatching import Driver, StateWritten, foreign_seal, keys, make_group_read, of, requests, started
-from tests.fakes.records import (
-    UUID,
-    key,
-    make_failed,
-    make_left,
-)
+from tests.fakes.dispatcher.driver import Driver, StateWritten, foreign_seal, keys, make_group_read, of, requests, started
+from tests.fakes.records.make import UUID, key, make_failed, make_left
 
 # --- the first round ------------------------------------------------------------------------------------------------------------
 

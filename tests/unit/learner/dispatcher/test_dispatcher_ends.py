@@ -11,16 +11,8 @@ from learner.dispatcher.deciding import events as ev
 from learner.dispatcher.deciding.reporting import waits_for
 from learner.link import messages
 from schemas.records.status import FailureKind, ProducerState
-from tests.fakes.dispatching import Driver, StateWritten, foreign_seal, keys, of, requests, started
-from tests.fakes.records import (
-    in_hand,
-    key,
-    make_dataset,
-    make_left,
-    make_operator,
-    make_report,
-    make_state,
-)
+from tests.fakes.dispatcher.driver import Driver, StateWritten, foreign_seal, keys, of, requests, started
+from tests.fakes.records.make import in_hand, key, make_dataset, make_left, make_operator, make_report, make_state
 
 # --- ends -----------------------------------------------------------------------------------------------------------------------
 

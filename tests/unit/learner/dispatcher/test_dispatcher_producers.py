@@ -11,16 +11,8 @@ from learner.dispatcher.deciding import events as ev
 from learner.link import messages
 from schemas.records.status import ProducerState
 from schemas.weights.transports.protocol import Rendezvous
-from tests.fakes.dispatching import Driver, StateWritten, keys, of, requests, started
-from tests.fakes.records import (
-    in_hand,
-    key,
-    make_dataset,
-    make_heartbeat,
-    make_left,
-    make_operator,
-    make_report,
-)
+from tests.fakes.dispatcher.driver import Driver, StateWritten, keys, of, requests, started
+from tests.fakes.records.make import in_hand, key, make_dataset, make_heartbeat, make_left, make_operator, make_report
 
 # --- producers that come and go -------------------------------------------------------------------------------------------------
 

@@ -21,8 +21,8 @@ from schemas.records.group import TrajectoryGroup
 from schemas.records.headers import as_mapping, of_group, of_seal
 from schemas.records.quarantine import RAW_BYTES, Quarantined
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.groups import RULES, make_group, make_trajectory, with_trajectory
-from tests.fakes.records import UUID, digest_of
+from tests.fakes.records.groups import RULES, make_group, make_trajectory, with_trajectory
+from tests.fakes.records.make import UUID, digest_of
 
 TOPIC = "t-1.trajectories.v00000012"
 QUARANTINE = "t-1.quarantine"

@@ -10,7 +10,7 @@ from learner.dispatcher.deciding.membership import disagreements
 from learner.dispatcher.state.roster import Roster
 from schemas.identity import Attempt
 from schemas.records.status import ProducerState
-from tests.fakes.records import in_hand, key, make_heartbeat, make_report
+from tests.fakes.records.make import in_hand, key, make_heartbeat, make_report
 
 
 def make_roster(**producers: dict[str, Any]) -> Roster:

@@ -10,7 +10,7 @@ from learner.dispatcher.state.rounds import Phase, RefitRound
 from schemas.errors import ProtocolError
 from schemas.records.status import Ack
 from schemas.weights.transports.protocol import Rendezvous
-from tests.fakes.records import make_ack
+from tests.fakes.records.make import make_ack
 
 
 def make_round(*members: str, **changes: Any) -> RefitRound:

@@ -30,9 +30,9 @@ from schemas.records.control import State
 from schemas.records.metrics import StepMetrics
 from schemas.records.seal import Seal, SealedSlot
 from schemas.records.status import Beat
-from tests.fakes.dispatching import make_group_read
-from tests.fakes.records import PLAN_DIGEST, UUID, digest_of, key, make_heartbeat, make_report
-from tests.fakes.shells import MemoryShell
+from tests.fakes.dispatcher.driver import make_group_read
+from tests.fakes.dispatcher.shells import MemoryShell
+from tests.fakes.records.make import PLAN_DIGEST, UUID, digest_of, key, make_heartbeat, make_report
 
 CONFIG = load_for_process("launch/configs/tiny.yaml", ["run.id=t-shell", "run.dir=nowhere"])
 OUTCOME = StepOutcome(4, 9, {0: 3}, "state", "weights", {"train/loss": 0.5})

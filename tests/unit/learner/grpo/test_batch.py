@@ -5,7 +5,7 @@ import torch
 
 from learner.grpo.batch import deal, make_batch
 from schemas.config.grpo import GrpoConfig
-from tests.fakes.two_groups import two_groups
+from tests.fakes.records.two_groups import two_groups
 
 GRPO = GrpoConfig(num_prompts_per_step=2, num_generations_per_prompt=2, normalize_rewards=False)
 

@@ -1,7 +1,7 @@
 """Metrics of a version's groups that need no model."""
 
 from learner.grpo.group_metrics import group_metrics
-from tests.fakes.two_groups import two_groups
+from tests.fakes.records.two_groups import two_groups
 
 
 def test_metrics_of_groups() -> None:

@@ -7,7 +7,7 @@ from learner.grpo.losses.find import find_loss
 from learner.grpo.metrics import TOKEN_MEANS, token_sums
 from learner.grpo.objective import objective
 from schemas.config.loss import ClippedPgConfig
-from tests.fakes.loss_inputs import COUNTS, curr, gradient, loss_inputs
+from tests.fakes.learner.loss_inputs import COUNTS, curr, gradient, loss_inputs
 
 
 def test_an_engine_that_gives_nonsense_weighs_nothing() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from learner.grpo.metrics import TOKEN_MEANS, age_sums, finish, merge
-from tests.fakes.loss_inputs import COUNTS, loss_inputs
+from tests.fakes.learner.loss_inputs import COUNTS, loss_inputs
 
 
 def test_ages_without_tokens_have_no_metric() -> None:

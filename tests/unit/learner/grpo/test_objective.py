@@ -9,7 +9,7 @@ from learner.grpo.inputs import Counts, LossInputs
 from learner.grpo.losses.find import find_loss
 from learner.grpo.objective import objective
 from schemas.config.loss import ClippedPgConfig
-from tests.fakes.loss_inputs import COUNTS, curr, gradient, loss_inputs
+from tests.fakes.learner.loss_inputs import COUNTS, curr, gradient, loss_inputs
 
 
 def test_a_long_trajectory_counts_once_in_a_sequence_level_loss() -> None:

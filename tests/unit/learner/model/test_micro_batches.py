@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from learner.model.micro_batches import micro_batches, optimizer_shares
-from tests.fakes.tiny_models import make_batch
+from tests.fakes.learner.tiny_models import make_batch
 
 
 def test_steps_take_slots_in_order_and_are_of_one_size() -> None:

@@ -9,8 +9,8 @@ import pytest
 from producer.data import PromptRefused, check_data
 from schemas.config.data import DataConfig, EnvironmentConfig
 from schemas.errors import ConfigError
-from tests.fakes.data_files import EXACT, ROWS, jsonl, opened, parquet
-from tests.fakes.word_tokenizer import BOS, word_tokenizer
+from tests.fakes.producer.data_files import EXACT, ROWS, jsonl, opened, parquet
+from tests.fakes.producer.word_tokenizer import BOS, word_tokenizer
 
 
 def test_a_prompt_is_tokenised_once_while_it_is_asked_for(tmp_path: Path) -> None:

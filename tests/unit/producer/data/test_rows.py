@@ -11,8 +11,8 @@ from producer.data import check_data, open_dataset
 from producer.environments.tiny_inc import TinyInc
 from schemas.config.data import DataConfig, EnvironmentConfig
 from schemas.errors import ConfigError
-from tests.fakes.data_files import EXACT, hugging_face_folder, jsonl, opened, parquet, saved_to_disk
-from tests.fakes.word_tokenizer import BOS, word_tokenizer
+from tests.fakes.producer.data_files import EXACT, hugging_face_folder, jsonl, opened, parquet, saved_to_disk
+from tests.fakes.producer.word_tokenizer import BOS, word_tokenizer
 
 
 @pytest.fixture

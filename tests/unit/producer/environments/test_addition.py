@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from producer.environments.addition import Addition
-from tests.fakes.episodes import make_completion, make_rollout_request, trajectory_of
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, trajectory_of
 
 
 def test_addition_holds_out_a_fifth_and_scores_the_last_integer() -> None:

@@ -8,7 +8,7 @@ import pytest
 from producer.engine.protocol import Completion, Ending
 from producer.environments.base import ContextFull, TrajectoryBuilder, named_rewards
 from schemas.records.group import FinishReason, Span
-from tests.fakes.episodes import make_completion, make_rollout_request
+from tests.fakes.producer.episodes import make_completion, make_rollout_request
 
 
 def test_builder_shifts_spans_and_masks_the_environments_tokens() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from producer.environments.exact_match import ExactMatch
 from schemas.records.group import FinishReason
-from tests.fakes.episodes import make_completion, make_rollout_request, trajectory_of
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, trajectory_of
 
 
 @pytest.mark.parametrize(

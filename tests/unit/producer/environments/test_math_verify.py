@@ -11,7 +11,7 @@ import pytest
 from producer.environments.base import PromptRefused
 from producer.environments.math_verify import MathVerify, prepare
 from producer.environments.worker_pool import CallTimeout, WorkerPool
-from tests.fakes.episodes import make_completion, make_rollout_request, rolled_out
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, rolled_out
 
 
 class TimedOut(WorkerPool):

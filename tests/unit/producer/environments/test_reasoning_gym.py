@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from producer.environments.reasoning_gym import ReasoningGym
-from tests.fakes.episodes import make_completion, make_rollout_request, trajectory_of
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, trajectory_of
 
 
 def test_reasoning_gym_generates_and_scores() -> None:

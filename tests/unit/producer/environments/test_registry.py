@@ -11,7 +11,7 @@ from producer.environments.base import Environment
 from producer.environments.single_turn import SingleTurn
 from schemas.config.data import EnvironmentConfig
 from schemas.errors import ConfigError
-from tests.fakes.episodes import make_completion, make_rollout_request, trajectory_of
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, trajectory_of
 
 
 def named(name: str, **args: Any) -> EnvironmentConfig:

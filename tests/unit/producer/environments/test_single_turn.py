@@ -8,7 +8,7 @@ import pytest
 
 from producer.environments.single_turn import THREADS, FunctionEnvironment
 from schemas.records.group import Trajectory
-from tests.fakes.episodes import make_completion, make_rollout_request, rolled_out, trajectory_of
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, rolled_out, trajectory_of
 
 
 def plain(prompt: str, completion: str, answer: Any, metadata: Any, bonus: float = 0.0) -> float:

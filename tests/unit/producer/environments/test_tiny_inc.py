@@ -5,8 +5,8 @@ import pytest
 from producer.engine.protocol import Completion, Ending
 from producer.environments.tiny_inc import TinyInc, held_out, increment
 from schemas.records.group import Span
-from tests.fakes.episodes import make_completion, make_rollout_request, trajectory_of
-from tests.fakes.word_tokenizer import EOS, word_tokenizer
+from tests.fakes.producer.episodes import make_completion, make_rollout_request, trajectory_of
+from tests.fakes.producer.word_tokenizer import EOS, word_tokenizer
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from producer.environments.worker_pool import MEMORY_BYTES, CallFailed, CallTimeout, WorkerPool
-from tests.fakes import worker_calls as calls
+from tests.fakes.producer import worker_calls as calls
 from tests.support import eventually
 
 LONG_S = 60.0

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from schemas.errors import RecordRefused
 from schemas.records import blobs
-from tests.fakes.damage import ANYTHING
+from tests.fakes.records.damage import ANYTHING
 
 
 @settings(deadline=None)

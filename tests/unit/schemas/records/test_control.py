@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.errors import RecordRefused
 from schemas.records import control
 from schemas.records.control import Claim, Round, State, Stop, TransferGroup
-from tests.fakes.records import make_claim, make_dataset, make_state
+from tests.fakes.records.make import make_claim, make_dataset, make_state
 
 
 def full_state() -> State:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from schemas.errors import RecordRefused
 from schemas.records import group as groups
 from schemas.records.group import FinishReason, Span, Trajectory, TrajectoryGroup
-from tests.fakes.groups import make_group, make_multi_turn, make_trajectory
+from tests.fakes.records.groups import make_group, make_multi_turn, make_trajectory
 
 
 def assert_alike(a: TrajectoryGroup, b: TrajectoryGroup) -> None:

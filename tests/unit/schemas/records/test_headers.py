@@ -14,8 +14,8 @@ from schemas.records import seal as seals
 from schemas.records.group import FinishReason
 from schemas.records.headers import GIST_BYTES, as_mapping, of_group, of_seal
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.groups import make_group, make_multi_turn, make_trajectory
-from tests.fakes.records import UUID, digest_of
+from tests.fakes.records.groups import make_group, make_multi_turn, make_trajectory
+from tests.fakes.records.make import UUID, digest_of
 
 
 def test_headers_of_a_group_start_with_the_gist_and_name_the_bytes() -> None:

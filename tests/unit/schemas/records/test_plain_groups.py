@@ -20,7 +20,7 @@ from schemas.errors import RecordRefused
 from schemas.records import validity
 from schemas.records.group import Span, Trajectory, TrajectoryGroup
 from schemas.records.validity import LOGPROB_ROUNDING, Rules, check
-from tests.fakes.groups import RULES, make_group, make_multi_turn, make_trajectory
+from tests.fakes.records.groups import RULES, make_group, make_multi_turn, make_trajectory
 
 VERSION = 12
 F4 = np.float32

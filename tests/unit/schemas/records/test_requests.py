@@ -13,8 +13,8 @@ from schemas.config.grpo import GenerationConfig
 from schemas.errors import RecordRefused
 from schemas.identity import Attempt
 from schemas.records.requests import Request, SamplingParameters
-from tests.fakes.damage import damaged, damaged_json
-from tests.fakes.records import key, make_request
+from tests.fakes.records.damage import damaged, damaged_json
+from tests.fakes.records.make import key, make_request
 
 VALUE = make_request(at=key(12, 3, 1, 2)).to_bytes()
 

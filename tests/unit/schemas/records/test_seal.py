@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from schemas.errors import RecordRefused
 from schemas.records import seal as seals
 from schemas.records.seal import Seal, SealedSlot
-from tests.fakes.damage import ANYTHING, damaged
-from tests.fakes.records import UUID, digest_of
+from tests.fakes.records.damage import ANYTHING, damaged
+from tests.fakes.records.make import UUID, digest_of
 
 
 def make_seal(version: int = 12, slots: int = 3) -> Seal:

@@ -18,7 +18,7 @@ from schemas.records.metrics import StepMetrics
 from schemas.records.quarantine import RAW_BYTES, Quarantined
 from schemas.records.requests import Request
 from schemas.records.status import Beat, FailureKind
-from tests.fakes.records import (
+from tests.fakes.records.make import (
     UUID,
     in_hand,
     key,

@@ -17,7 +17,7 @@ from schemas.errors import RecordRefused
 from schemas.records import group as groups
 from schemas.records.group import FinishReason, Span, TrajectoryGroup
 from schemas.records.validity import Rules, accept, check
-from tests.fakes.groups import RULES, encoded, make_group, make_multi_turn, make_trajectory, with_trajectory
+from tests.fakes.records.groups import RULES, encoded, make_group, make_multi_turn, make_trajectory, with_trajectory
 
 
 def refusal(group: TrajectoryGroup, version: int = 12, rules: Rules = RULES) -> str:

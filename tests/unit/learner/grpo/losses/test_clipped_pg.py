@@ -5,7 +5,7 @@ import pytest
 from learner.grpo.losses.find import find_loss
 from learner.grpo.objective import objective
 from schemas.config.loss import ClippedPgConfig
-from tests.fakes.loss_inputs import COUNTS, curr, gradient, loss_inputs
+from tests.fakes.learner.loss_inputs import COUNTS, curr, gradient, loss_inputs
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from learner.grpo.inputs import LossInputs
 from learner.grpo.losses.find import find_loss
 from schemas.config.loss import CustomLossConfig
 from schemas.errors import ConfigError
-from tests.fakes.loss_inputs import curr, loss_inputs
+from tests.fakes.learner.loss_inputs import curr, loss_inputs
 
 HERE = "tests.unit.learner.grpo.losses.test_find"
 

@@ -14,7 +14,7 @@ import json, torch
 from learner.grpo.losses.find import find_loss
 from schemas.config.file import load_for_process
 from tests.docs.config_table import tables
-from tests.fakes.loss_inputs import loss_inputs
+from tests.fakes.learner.loss_inputs import loss_inputs
 
 config = load_for_process("launch/configs/tiny.yaml", [
     "run.id=t", "loss_fn={name: cispo, weight_max: 0.5, truncated_importance_sampling_ratio: 3.0}",
@@ -50,7 +50,7 @@ def test_the_function_of_a_users_own_that_the_page_shows_is_found(tmp_path: Path
     program = """
     from learner.grpo.losses.find import find_loss
     from schemas.config.file import load_for_process
-    from tests.fakes.loss_inputs import curr, loss_inputs
+    from tests.fakes.learner.loss_inputs import curr, loss_inputs
     config = load_for_process("launch/configs/tiny.yaml", ["run.id=t", "loss_fn={name: my_losses:cost, args: {scale: 0.5}}"])
     print(find_loss(config.loss_fn)(curr(-1.0), loss_inputs(advantage=3.0)).cost_BT.tolist()[0])
     """
