@@ -28,11 +28,11 @@ from launch.observe.formats import short_path
 from launch.observe.run_view import RunSnapshot
 from launch.observe.summary import summarize_run
 from launch.observe.watch import RunWatch
+from launch.outcome import BROKER, RunOutcome
 from launch.processes.broker import PREFLIGHT_S, BrokerUse, Keeper, use_broker
 from launch.processes.model_build import ModelBuild
 from launch.processes.specs import Placement, learner_spec, producer_specs
 from launch.supervise.broker_monitor import BrokerMonitor
-from launch.supervise.outcome import BROKER, RunOutcome
 from launch.supervise.supervisor import Supervisor
 from learner.checkpoint import folders as checkpoint
 from schemas.config.config import Config

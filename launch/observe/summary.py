@@ -13,7 +13,7 @@ from launch.folders import RunFolder, last_validation, name_for_commands
 from launch.observe.formats import clock, number, short_path
 from launch.observe.logtail import error_lines
 from launch.observe.run_view import RunSnapshot
-from launch.supervise.outcome import RunOutcome
+from launch.outcome import RunOutcome
 
 REWARD = "train/reward"
 

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from launch.observe.formats import clock, number, share, sparkline
 from launch.observe.run_view import OpenVersionRow, RunSnapshot
-from launch.processes.specs import LEARNER
+from launch.outcome import LEARNER
 
 
 def render_table(s: RunSnapshot) -> Group:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker_config.locate import ENVIRONMENT
+from launch.outcome import LEARNER
 from schemas.config.config import Config
 from schemas.config.model import ModelConfig
 
-LEARNER = "learner-0"
 MODEL = "model"
 MODEL_GRACE_S = 1.0
 THREADS = "OMP_NUM_THREADS"

@@ -10,9 +10,9 @@ is away for longer than the outage timeout  the run ends
 from __future__ import annotations
 
 from launch.exit_codes import FAILED
+from launch.outcome import BROKER, RunOutcome
 from launch.supervise.events import BrokerLost, Command, Decision, Notify, RestartBroker
 from launch.supervise.outage import Outage
-from launch.supervise.outcome import BROKER, RunOutcome
 from launch.supervise.restarts import Deaths
 from schemas.config.launch import RestartConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launch.supervise.outcome import RunOutcome
+from launch.outcome import RunOutcome
 
 
 @dataclass(frozen=True, slots=True)

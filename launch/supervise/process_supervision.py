@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from launch.exit_codes import FAILED, WRONG_INPUT, describe_code
+from launch.outcome import BROKER, RunOutcome
 from launch.supervise.events import Command, Decision, Notify, Restart
 from launch.supervise.outage import Outage
-from launch.supervise.outcome import BROKER, RunOutcome
 from launch.supervise.restarts import Deaths
 from schemas.config.launch import RestartConfig
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from launch.exit_codes import FAILED, FINISHED, INTERRUPTED
+from launch.outcome import BROKER, RunOutcome
 from launch.supervise.broker_supervision import BrokerSupervision
 from launch.supervise.events import (
     BrokerBack,
@@ -39,7 +40,6 @@ from launch.supervise.events import (
     Tick,
     VersionsTrained,
 )
-from launch.supervise.outcome import BROKER, RunOutcome
 from launch.supervise.process_supervision import ProcessSupervision
 from launch.supervise.states import BROKERLESS_S, END_S, KILL_S, LEAVE_S, ORDERLY_S, READ_S, SupervisionState
 from schemas.config.launch import RestartConfig

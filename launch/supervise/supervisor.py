@@ -21,6 +21,7 @@ from launch.exit_codes import describe_code
 from launch.observe.display import Display
 from launch.observe.logtail import tail
 from launch.observe.run_view import RunSnapshot
+from launch.outcome import RunOutcome
 from launch.processes.children import Child
 from launch.processes.guard import adopt_orphans
 from launch.processes.specs import ProcessSpec
@@ -38,7 +39,6 @@ from launch.supervise.events import (
     Terminate,
     Tick,
 )
-from launch.supervise.outcome import RunOutcome
 from launch.supervise.signal_inbox import SignalInbox
 from launch.supervise.supervision import Supervision
 from launch.supervise.topic_events import TopicEvents

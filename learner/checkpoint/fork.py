@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from learner.checkpoint import folders as checkpoint
+from learner.checkpoint.determinism import same_layout
 from learner.checkpoint.manifest import Determinism
-from learner.replay.compare import same_layout
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG
 from schemas.config.file import read

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from learner.checkpoint.determinism import different_facts
 from learner.checkpoint.manifest import Determinism
 
 COMPARED = ("loss", "grad_norm")
@@ -148,21 +149,6 @@ def changes(step: int, recorded: Figures | None, replayed: Figures) -> list[str]
         shift = f"  {now - was:+.3g}" if was is not None and now is not None else ""
         lines.append(f"  {name:<{width}}  {_number(was)} -> {_number(now)}{shift}")
     return lines
-
-
-def different_facts(recorded: Sequence[Determinism], here: Determinism) -> list[str]:
-    """Why a step may come out otherwise here: `threads 2, recorded 1`."""
-    told = []
-    for name, now in here.model_dump().items():
-        others = sorted({str(fact) for facts in recorded if (fact := getattr(facts, name)) != now})
-        if others:
-            told.append(f"{name} {now}, recorded {' and '.join(others)}")
-    return told
-
-
-def same_layout(recorded: Determinism, here: Determinism) -> bool:
-    """Whether the digest of a state can be compared at all: it is made of the ranks' shares, in the order of ranks."""
-    return not [fact for fact in different_facts([recorded], here) if "parallel_size" in fact]
 
 
 def reasons_for_tolerance(recorded: Sequence[Determinism], here: Determinism) -> list[str]:

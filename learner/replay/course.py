@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from learner.checkpoint.determinism import same_layout
 from learner.checkpoint.manifest import Determinism
 from learner.replay import tokens
 from learner.replay.compare import (
@@ -18,7 +19,6 @@ from learner.replay.compare import (
     changes,
     compare,
     reasons_for_tolerance,
-    same_layout,
 )
 from learner.replay.plan import Job
 from learner.replay.report import DIFFERS, EQUAL, Report

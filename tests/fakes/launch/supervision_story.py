@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launch.exit_codes import FAILED
+from launch.outcome import RunOutcome
 from launch.supervise.events import (
     BrokerLost,
     Command,
@@ -14,7 +15,6 @@ from launch.supervise.events import (
     RunClaimed,
     Tick,
 )
-from launch.supervise.outcome import RunOutcome
 from launch.supervise.supervision import Supervision
 from schemas.config.launch import RestartConfig
 

@@ -8,7 +8,7 @@ from launch.exit_codes import FAILED, FINISHED
 from launch.folders import make_run_folder
 from launch.observe.run_view import RunView
 from launch.observe.summary import summarize_run, summarize_training
-from launch.supervise.outcome import RunOutcome
+from launch.outcome import RunOutcome
 from tests.fakes.launch.run_folders import add_checkpoint, add_export, run_config
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from launch.exit_codes import FAILED, INTERRUPTED
+from launch.outcome import RunOutcome
 from launch.supervise.events import (
     BrokerBack,
     BrokerLost,
@@ -13,7 +14,6 @@ from launch.supervise.events import (
     Tick,
 )
 from launch.supervise.outage import LINE_S
-from launch.supervise.outcome import RunOutcome
 from launch.supervise.states import BROKERLESS_S, READ_S, SupervisionState
 from tests.fakes.launch.supervision_story import ALL, ENDED, LEARNER, OUTAGE_S, SILENT, START_S, Story, outcome, underway
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from launch.exit_codes import FAILED, FINISHED, INTERRUPTED
+from launch.outcome import RunOutcome
 from launch.supervise.events import (
     Interrupted,
     Joined,
@@ -12,7 +13,6 @@ from launch.supervise.events import (
     Terminate,
     VersionsTrained,
 )
-from launch.supervise.outcome import RunOutcome
 from launch.supervise.states import END_S, READ_S, SupervisionState
 from tests.fakes.launch.supervision_story import ALL, LEARNER, PRODUCERS, START_S, STOP_S, TAKEN_OVER, Story, outcome, underway
 

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launch.exit_codes import FAILED, FINISHED, INTERRUPTED, WRONG_INPUT
+from launch.outcome import RunOutcome
 from launch.supervise.events import (
     BrokerBack,
     BrokerLost,
@@ -23,7 +24,6 @@ from launch.supervise.events import (
     Tick,
     VersionsTrained,
 )
-from launch.supervise.outcome import RunOutcome
 from launch.supervise.states import END_S, KILL_S, LEAVE_S, ORDERLY_S, SupervisionState
 from tests.fakes.launch.supervision_story import ALL, LEARNER, PRODUCERS, SILENT, START_S, STOP_S, Story, outcome, underway
 

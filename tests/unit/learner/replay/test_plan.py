@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from broker_config.clients.stored import StoredRecord
+from learner.checkpoint.determinism import different_facts
 from learner.replay.changes import FREE_KEYS, FREE_SECTIONS, check_changes
-from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, different_facts, reasons_for_tolerance
+from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, reasons_for_tolerance
 from learner.replay.plan import Asked, GroupKey, make_job, places_in
 from learner.replay.sources.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
 from learner.replay.tokens import lines, record_of

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from launch.exit_codes import FINISHED
 
 BROKER = "broker"
+LEARNER = "learner-0"
+"""All ranks of the learner: the name of its process and of its log."""
 
 
 @dataclass(frozen=True, slots=True)
