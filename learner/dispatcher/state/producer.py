@@ -80,7 +80,7 @@ class Producer:
 
     def stalled(self, beat: int, limit: int) -> list[Work]:
         """Requests in hand that made no progress for `limit` beats."""
-        return [work for work in self.assigned if beat - self.progress_beat.get(work, beat) >= limit]
+        return [work for work in self.assigned if beat - self.progress_beat[work] >= limit]
 
     def heard(self, record: Heartbeat, beat: int) -> None:
         """Fold in a heartbeat, except for the capacity, by which the roster sorts its producers."""

@@ -196,3 +196,121 @@ def test_disagreements_name_each_key_with_both_values() -> None:
         "model: learner has m, producer has x; use the same files on both hosts",
         "tokenizer: learner has t, producer has None; use the same files on both hosts",
     ]
+
+
+def test_a_producer_joins_as_it_reports_itself_at_the_present_beat() -> None:
+    producer = Roster(1).join(make_report("p0", state=ProducerState.PAUSED, capacity=7, engine_world_size=2), 12)
+    assert (producer.state, producer.capacity, producer.world_size) == (ProducerState.PAUSED, 7, 2)
+    assert (producer.joined_beat, producer.last_beat) == (12, 12)
+
+
+@pytest.mark.parametrize(("silent", "share"), [(0, 1.0), (3, 1.0), (4, 3 / 4), (6, 1 / 2), (30, 1 / 10)])
+def test_a_rate_counts_less_the_longer_its_producer_is_silent(silent: int, share: float) -> None:
+    producer = make_roster(p0={"tokens_per_beat": 40.0, "last_beat": 100}).producers["p0"]
+    assert producer.rate(100 + silent) == pytest.approx(40.0 * share)
+
+
+def test_who_falls_silent_becomes_slow() -> None:
+    measured = {"tokens_per_beat": 30.0, "measured": 5}
+    roster = make_roster(p0={**measured, "last_beat": 10}, p1={**measured, "last_beat": 40}, p2={**measured, "last_beat": 40})
+    assert roster.slow(12, 0.5) == set()
+    assert roster.slow(40, 0.5) == {"p0"}
+
+
+def test_slow_means_below_the_share_of_the_median_of_at_least_two() -> None:
+    def slow(*rates: float, measured: int = 5) -> set[str]:
+        fields = {f"p{i}": {"tokens_per_beat": rate, "measured": measured} for i, rate in enumerate(rates)}
+        return make_roster(**fields).slow(0, 0.5)
+
+    assert slow(1.0) == set()
+    assert slow(1.0, 100.0) == {"p0"}
+    assert slow(10.0, 20.0, 20.0) == set(), "exactly half is not slow"
+    assert slow(9.9, 20.0, 20.0) == {"p0"}
+    assert slow(1.0, 20.0, 20.0, measured=4) == set()
+
+
+def test_two_heartbeats_within_a_beat_count_as_one_beat() -> None:
+    roster = make_roster(p0={"busy": 1})
+    roster.heartbeat(make_heartbeat("p0", engine_tokens=0), 3)
+    roster.heartbeat(make_heartbeat("p0", engine_tokens=10), 3)
+    roster.heartbeat(make_heartbeat("p0", engine_tokens=20), 4)
+    assert roster.producers["p0"].tokens_per_beat == pytest.approx(0.3 * 10 + 0.3 * (10 - 3))
+
+
+def test_a_changed_capacity_makes_room_or_takes_it() -> None:
+    roster = make_roster(p0={"busy": 2})
+    roster.heartbeat(make_heartbeat("p0", capacity=2), 1)
+    assert (roster.producers["p0"].capacity, best(roster)) == (2, None)
+    roster.validate()
+    roster.heartbeat(make_heartbeat("p0", capacity=3), 2)
+    assert best(roster) == "p0"
+    roster.validate()
+
+
+def test_the_first_heartbeat_that_names_a_request_is_progress_though_it_has_no_token_yet() -> None:
+    roster = make_roster(p0={"busy": 1})
+    for beat in (5, 9):
+        roster.heartbeat(make_heartbeat("p0", work=[in_hand(key(5, 0), tokens=0)]), beat)
+    assert stalled(roster, 14) == [] and stalled(roster, 15) == [key(5, 0)]
+
+
+def test_what_is_given_again_later_starts_anew() -> None:
+    roster = make_roster(p0={"busy": 1})
+    roster.heartbeat(make_heartbeat("p0", work=[in_hand(key(5, 0), tokens=50)]), 1)
+    roster.take("p0", "rollout", key(5, 0))
+    producer = roster.producers["p0"]
+    assert not producer.tokens_of and not producer.progress_beat
+    roster.give(producer, "rollout", key(5, 0), 20)
+    roster.heartbeat(make_heartbeat("p0", work=[in_hand(key(5, 0), tokens=3)]), 25)
+    assert stalled(roster, 34) == []
+
+
+def test_an_engine_that_loaded_weights_is_not_suspect_any_more() -> None:
+    roster = make_roster(p0={"suspect": True, "failed_rounds": 2})
+    roster.loaded("p0", 6, "w6")
+    producer = roster.producers["p0"]
+    assert (producer.suspect, producer.failed_rounds, producer.held, producer.member.digest) == (False, 0, 6, "w6")
+    roster.loaded("nobody", 6, "w6")
+
+
+def test_draining_is_known_by_name_and_a_stranger_cannot_drain() -> None:
+    roster = make_roster(p0={})
+    assert roster.drain("p0") is True and roster.drain("p9") is False
+    assert roster.draining == {"p0"}
+
+
+def test_a_draining_producer_is_dismissed_once_it_has_nothing_in_hand_and_nobody_waits_for_it() -> None:
+    roster = make_roster(p0={"busy": 1}, p1={})
+    roster.drain("p0")
+    roster.dismiss_idle()
+    assert not roster.members["p0"].dismissed
+    roster.take("p0", "rollout", key(5, 0))
+    roster.dismiss_idle(busy={"p0"})
+    assert not roster.members["p0"].dismissed
+    roster.dismiss_idle()
+    assert roster.members["p0"].dismissed and not roster.members["p1"].dismissed
+
+
+def test_a_full_suspect_gets_nothing_urgent_while_another_is_trusted() -> None:
+    roster = make_roster(p0={"suspect": True, "busy": 4}, p1={"busy": 4})
+    assert best(roster, urgent=True) == "p1"
+    assert best(make_roster(p0={"suspect": True, "busy": 4}), urgent=True) == "p0"
+    assert best(make_roster(p0={"busy": 4})) is None, "nothing that is not urgent goes over the capacity"
+
+
+def test_only_who_could_do_the_work_is_a_trusted_alternative() -> None:
+    roster = make_roster(p0={"suspect": True}, p1={"held": 4})
+    assert best(roster, exact=True) == "p0"
+    assert best(roster) == "p1"
+
+
+def test_members_are_copied_when_they_change_and_only_then() -> None:
+    """Whoever kept the mapping of an earlier moment finds out by comparing."""
+    roster = make_roster(p0={}, p1={})
+    before = roster.members.present
+    roster.members.change("p0", held=5)
+    assert roster.members.present is before
+    roster.loaded("p0", 6, "w6")
+    assert before["p0"].held == 5 and roster.members.present["p0"].held == 6
+    roster.remove("p1")
+    assert set(before) == {"p0", "p1"} and set(roster.members) == {"p0"} and len(roster.members) == 1

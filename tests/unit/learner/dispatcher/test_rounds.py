@@ -239,3 +239,39 @@ def test_the_state_shows_members_while_pausing_and_their_groups_while_transferri
     facts = transferring("p0", "p1", group_size=1).facts()
     assert facts.transferring
     assert [(g.prefix, g.world, g.members) for g in facts.groups] == [("prefix0", 2, {"p0": 1}), ("prefix1", 2, {"p1": 1})]
+
+
+def test_a_transfer_has_the_rendezvous_that_rank_0_gave_each_group() -> None:
+    round_ = paused("p0", "p1", group_size=1)
+    round_.offer(101)
+    round_.transfer([Rendezvous("h0", 5, "a"), Rendezvous(nccl_id="id")], 102)
+    groups = [(g.host, g.port, g.prefix, g.nccl_id) for g in round_.facts().groups]
+    assert groups == [("h0", 5, "a", None), ("", 0, "", "id")]
+
+
+def test_a_failed_ack_counts_and_so_does_one_that_comes_twice_not() -> None:
+    round_ = make_round("p0")
+    assert round_.on_ack(ack("p0", ok=False, error="no room")) is True
+    assert round_.on_ack(ack("p0", ok=False, error="no room")) is False
+
+
+def test_each_phase_has_its_own_deadline() -> None:
+    round_ = make_round("p0", "p1")
+    round_.on_ack(ack("p0"))
+    round_.on_ack(ack("p1"))
+    round_.offer(150)
+    assert (round_.phase, round_.phase_beat) == (Phase.OFFER, 150)
+    round_.on_beat(10_000)
+    assert round_.failed == {}, "rank 0 opens its rendezvous: its death ends the process, no beat does"
+    round_.transfer([Rendezvous("host", 1, "prefix")], 10_001)
+    round_.on_beat(10_007)
+    assert round_.failed == {}
+    round_.on_beat(10_008)
+    assert set(round_.failed) == {"p0", "p1"}
+
+
+def test_who_neither_paused_nor_failed_is_dealt_to_nobody() -> None:
+    round_ = make_round("p0", "p1")
+    round_.on_ack(ack("p0"))
+    round_.on_lost("p1")
+    assert round_.offer(101) == ([{"p0": 1}], [2])

@@ -309,3 +309,51 @@ class Table(RuleBasedStateMachine):
 
 
 TestTable = Table.TestCase
+
+
+def test_open_versions_of_a_kind_are_the_lowest_first_however_they_were_opened() -> None:
+    table = SlotTable(1, LIMITS)
+    for kind, version in (("rollout", 7), ("validation", 9), ("rollout", 5), ("validation", 2)):
+        table.open(kind, version)  # type: ignore[arg-type]
+    assert [slots.version for slots in table.versions("rollout")] == [5, 7]
+    assert [slots.version for slots in table.versions("validation")] == [2, 9]
+
+
+def test_a_lost_producers_filled_slots_stay_filled_and_all_others_are_free() -> None:
+    table = make_table(slots=3)
+    slots = table.open_versions["rollout", 0]
+    keys = [table.assign(slot, "p0") for slot in slots.slots]
+    table.assign(slots.slots[0], "p1")
+    slots.slots[0].holders["p0"] = keys[0]
+    table.accept("rollout", filled(keys[0]))
+    slots.hold(slots.slots[0], "p0", keys[0])  # its end is not read yet
+    lost = table.lose("p0")
+    assert lost.requests == 2
+    assert [slot.state for slot in slots.slots] == [SlotState.FILLED, SlotState.UNASSIGNED, SlotState.UNASSIGNED]
+    table.validate()
+
+
+def test_validation_prompts_that_came_to_nothing_are_counted_whatever_becomes_of_them() -> None:
+    table = SlotTable(3, LIMITS)
+    slots = table.open("validation", 4, 3)
+    keys = [table.assign(slot, "p0") for slot in slots.slots]
+    for number in (0, 1):
+        table.fail("validation", keys[number], "p0", FailureKind.PROMPT, "too long")
+        table.validate()
+    assert (slots.abandoned, slots.settled) == (2, False)
+    table.accept("validation", filled(keys[0]))  # read after all
+    table.validate()
+    assert slots.abandoned == 1
+    table.accept("validation", filled(keys[2]))
+    assert slots.settled and not slots.complete
+
+
+def test_a_slots_history_says_why_a_draw_was_given_up() -> None:
+    table = make_table()
+    slot = first(table)
+    table.accept("rollout", filled(table.assign(slot, "p0")), passes=False)
+    assert list(slot.history)[1:] == ["draw 0 given up: filtered", "v00000000/s0000/d0/a0 filtered"]
+    for _ in range(LIMITS.max_lost):
+        table.assign(slot, "p0")
+        table.lose("p0")
+    assert f"draw 1 given up: lost {LIMITS.max_lost} times with its producer" in slot.history
