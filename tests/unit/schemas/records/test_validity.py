@@ -272,3 +272,25 @@ def test_whatever_stands_in_a_field_the_group_is_fit_or_refused(path: tuple[str 
     record, headers = remade(change)
     with contextlib.suppress(RecordRefused):
         accept(record, headers, 12, RULES)
+
+
+@pytest.mark.parametrize(
+    ("where", "dtype"),
+    [("prompt", "<i4"), ("tokens", "<i8"), ("tokens", ">u4"), ("mask", "|b1"), ("mask", "<u4"), ("logprobs", "<f8")],
+)
+def test_arrays_have_the_dtype_of_their_field(where: str, dtype: str) -> None:
+    def change(record: dict[str, Any]) -> None:
+        holder = record if where == "prompt" else record["trajectories"][0]
+        array = np.frombuffer(holder[where]["data"], dtype=holder[where]["dtype"]).astype(dtype)
+        holder[where] = {**holder[where], "dtype": dtype, "data": array.tobytes()}
+
+    value, headers = remade(change)
+    with pytest.raises(RecordRefused, match=f"malformed: .*{where}"):
+        accept(value, headers, 12, RULES)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe", b"0" * 64])
+def test_a_record_without_the_right_content_digest_is_refused(content: bytes | None) -> None:
+    value, headers = encoded(make_group())
+    del headers["content_sha256"]
+    assert reason_of(value, headers if content is None else {**headers, "content_sha256": content}) == "digest"

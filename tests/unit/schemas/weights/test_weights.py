@@ -14,9 +14,10 @@ from safetensors.torch import save_file
 from schemas.errors import ConfigError, TransferError
 from schemas.weights.checksum import ROW_WORDS, checksum, combine, empty_bucket, words
 from schemas.weights.last_word import LastWord, pack_last_word, unpack_last_word
-from schemas.weights.plan import ITEM_BYTES, Bucket, make_plan, tensor_index
+from schemas.weights.plan import ITEM_BYTES, Bucket, make_plan, model_config_value, tensor_index
 from schemas.weights.probe import probe_tokens
 
+GOLDEN_DIGEST = "cad22d96de012c2d"
 INDEX = [("a.weight", (300, 1000)), ("b.bias", (3,)), ("c.weight", (64, 32))]
 shapes = st.lists(st.lists(st.integers(1, 700), min_size=0, max_size=2).map(tuple), min_size=1, max_size=12)
 
@@ -151,3 +152,30 @@ def test_index_of_several_files_is_one(tmp_path: Path) -> None:
 def test_a_folder_without_weights_is_refused_with_the_key(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"model\.path"):
         tensor_index(tmp_path)
+
+
+def test_a_bucket_is_filled_to_its_last_byte() -> None:
+    """1 MiB are 2**18 float32 numbers; one more begins a bucket."""
+    half = 1 << 17
+    assert [b.last - b.first for b in make_plan([("a", (half,)), ("b", (half,)), ("c", (1,))], "float32", 1).buckets] == [2, 1]
+    assert [b.last - b.first for b in make_plan([("a", (half,)), ("b", (half + 1,))], "float32", 1).buckets] == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", sorted(ITEM_BYTES))
+def test_an_empty_bucket_has_the_plans_dtype(dtype: str) -> None:
+    plan = make_plan(INDEX, dtype, 1)
+    buffer = empty_bucket(plan, plan.buckets[0])
+    assert buffer.dtype is getattr(torch, dtype) and not buffer.any() and buffer.device.type == "cpu"
+
+
+def test_the_digest_of_a_version_is_golden() -> None:
+    plan = make_plan(INDEX, "float32", 1)
+    assert combine(plan, [1, 2**64 - 1]) == GOLDEN_DIGEST
+    assert combine(plan, [2**64 - 1, 1]) != GOLDEN_DIGEST
+
+
+def test_a_key_of_the_models_config_may_stand_in_its_text_part(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"a": 1, "text_config": {"a": 2, "b": 3}}))
+    assert [model_config_value(tmp_path, key) for key in ("a", "b", "c")] == [1, 3, None]
+    (tmp_path / "config.json").write_text(json.dumps({"text_config": "x"}))
+    assert model_config_value(tmp_path, "b") is None
