@@ -34,7 +34,7 @@ class DumpedLog(Protocol):
     topics: Topics
     where: str
 
-    def outcomes(self) -> Mapping[int, StepMetrics]: ...
+    def step_metrics(self) -> Mapping[int, StepMetrics]: ...
 
     def records(self, topic: str) -> Iterable[StoredRecord]: ...
 
@@ -120,7 +120,7 @@ def _manifests(folder: RunFolder) -> Iterator[Manifest]:
 
 def _dump_topics(source: DumpedLog, part: Path, plan: DumpPlan) -> dict[str, DumpedTopic]:
     steps = range(plan.manifest.version, plan.steps.stop)
-    check_trained(steps, source.outcomes(), "--steps", plan.asked, source.where)
+    check_trained(steps, source.step_metrics(), "--steps", plan.asked, source.where)
     run, n = plan.manifest.run, plan.prompts_per_step
     made = {}
     for version in steps:

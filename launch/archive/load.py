@@ -201,6 +201,6 @@ def _make_folder(plan: LoadPlan, part: Path, ids: Mapping[str, str]) -> None:
     manifest = Manifest.model_validate_json(manifest_file.read_text(encoding="utf-8"))
     own = {name: topic_id for name, topic_id in ids.items() if name.removeprefix(f"{config.run.id}.") in index.topics}
     manifest_file.write_text(manifest.model_copy(update={"topic_ids": own}).model_dump_json(indent=1), encoding="utf-8")
-    outcomes = DumpSource(source, index).outcomes()
-    lines = [line_of(step, outcomes[step].metrics) for step in sorted(outcomes)]
+    recorded = DumpSource(source, index).step_metrics()
+    lines = [line_of(step, recorded[step].metrics) for step in sorted(recorded)]
     (part / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
