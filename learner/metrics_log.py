@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.config.learner import LoggerConfig
-from schemas.disk import told, write_whole
+from schemas.disk import file_errors, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class MetricsLog:
         self._folder = folder
         self._logger = logger
         self._run_id = run_id
-        with told("the metrics cannot be written", folder):
+        with file_errors("the metrics cannot be written", folder):
             self._last = _last_step(folder / "metrics.jsonl")
             folder.mkdir(parents=True, exist_ok=True)  # a learner that is started by hand makes its run's folder
             self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
@@ -46,7 +46,7 @@ class MetricsLog:
         if self.has(step):
             return
         self._last = step
-        with told(f"the metrics of step {step} were not written", self._folder):
+        with file_errors(f"the metrics of step {step} were not written", self._folder):
             self._lines.write(line_of(step, metrics))
             self._lines.flush()
             self._draw(step, metrics)
@@ -55,7 +55,7 @@ class MetricsLog:
     def cut(self, step: int) -> None:
         """Steps from `step` on are trained anew, with other data: their lines, and those of validations of what came out of
         them, are set aside in `<name>.lost.<n>`."""
-        with told(f"the lines of steps from {step} on were not set aside", self._folder):
+        with file_errors(f"the lines of steps from {step} on were not set aside", self._folder):
             self._lines.close()
             _set_aside(self._folder / "metrics.jsonl", "step", step)
             _set_aside(self._folder / "validation.jsonl", "version", step + 1)
@@ -64,14 +64,14 @@ class MetricsLog:
 
     def validation(self, version: int, metrics: Mapping[str, float]) -> None:
         """One line in `validation.jsonl` for a validated version."""
-        with told(f"the validation of version {version} was not written", self._folder):
+        with file_errors(f"the validation of version {version} was not written", self._folder):
             with (self._folder / "validation.jsonl").open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"version": version, **metrics}) + "\n")
             self._draw(version, metrics)
         self._send(version, metrics)
 
     def close(self) -> None:
-        with told("the last metrics were not written", self._folder):
+        with file_errors("the last metrics were not written", self._folder):
             self._lines.close()
             if self._tensorboard is not None:
                 self._tensorboard.close()

@@ -31,7 +31,7 @@ from learner.model.policy import Policy
 from learner.ranks import Ranks
 from learner.transfer.sending import Sent, broadcast
 from schemas.config.config import Config
-from schemas.disk import told
+from schemas.disk import file_errors
 from schemas.errors import ProtocolError
 from schemas.failpoints import reach
 from schemas.records.group import decode
@@ -103,7 +103,7 @@ class Worker:
 
     def export(self, version: int) -> Path:
         folder = self.config.folder / "hf" / f"step_{version:08d}"
-        with told(f"version {version} was not exported", folder):
+        with file_errors(f"version {version} was not exported", folder):
             self.policy.save_hf(folder)
         return folder
 

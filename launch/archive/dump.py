@@ -20,7 +20,7 @@ from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
 from learner.replay.sources.log import LogSource
 from learner.replay.sources.sealed import check_trained, follow
 from schemas.config.config import Config
-from schemas.disk import explain, told
+from schemas.disk import explain, file_errors
 from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.model_files import model_folder
 from schemas.records.metrics import StepMetrics
@@ -88,7 +88,7 @@ def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
     part = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with told(f"{out} was not written", out.parent):  # an error names the room before the part is deleted
+        with file_errors(f"{out} was not written", out.parent):  # an error names the room before the part is deleted
             part.mkdir(parents=True)
             topics = _dump_topics(source, part, plan)
             shutil.copyfile(plan.folder.config, part / CONFIG)

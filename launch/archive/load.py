@@ -28,7 +28,7 @@ from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpSource, Index
 from schemas.config import file as config_file
 from schemas.config.config import Config
 from schemas.config.kafka import KafkaConfig
-from schemas.disk import told
+from schemas.disk import file_errors
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def load_dump(plan: LoadPlan, target: LoadTarget) -> None:
         source = DumpSource(plan.folder, index)
         for name in index.topics:
             target.fill(f"{run_id}.{name}", source.records(name), same_offsets=name != "metrics")
-        with told(f"the folder {home} was not made", home.parent):
+        with file_errors(f"the folder {home} was not made", home.parent):
             _make_folder(plan, part, ids)
             placing = True
             part.rename(home)

@@ -22,7 +22,7 @@ from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle
 from learner.link.client import DispatcherClient
 from learner.link.messages import CheckpointSaved, FenceQuestion
 from schemas.config.config import Config
-from schemas.disk import told
+from schemas.disk import file_errors
 
 if TYPE_CHECKING:  # torch and megatron, which are not needed here
     from learner.ranks import Ranks
@@ -134,7 +134,7 @@ class Saves:
     def _retire(self) -> None:
         """Checkpoints beyond `keep` go, then what only they needed."""
         root = self._config.folder / "checkpoints"
-        with told("checkpoints beyond checkpointing.keep were not deleted"):
+        with file_errors("checkpoints beyond checkpointing.keep were not deleted"):
             gone = checkpoint.prune(root, self._config.checkpointing.keep)
         if not gone:
             return
