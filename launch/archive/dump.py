@@ -12,8 +12,8 @@ from broker_config.clients.admin import TopicInfo
 from broker_config.clients.stored import StoredRecord
 from broker_config.topics import Topics
 from launch.folders import RunFolder
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import MANIFEST, Manifest
+from learner.checkpoint import folders
+from learner.checkpoint.manifest import MANIFEST, Manifest
 from learner.replay.plan import nearest
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
@@ -113,7 +113,7 @@ def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
 def _manifests(folder: RunFolder) -> Iterator[Manifest]:
     for path in folder.checkpoints:
         try:
-            yield checkpoint.read(path)
+            yield folders.read(path)
         except WeirError:
             continue  # only its topic ids are wanted
 

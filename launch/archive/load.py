@@ -20,7 +20,8 @@ from broker_config.clients.stored import StoredRecord
 from broker_config.deadline import Deadline
 from broker_config.topics import TopicSpec, parse, specs_for_run, version_spec
 from launch.archive.refill import TopicRefill
-from learner.checkpoint.folders import MANIFEST, Manifest, step_folder
+from learner.checkpoint.folders import step_folder
+from learner.checkpoint.manifest import MANIFEST, Manifest
 from learner.metrics_log import line_of
 from learner.replay.plan import places_in
 from learner.replay.sources import dump

@@ -13,23 +13,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from learner.checkpoint.manifest import MANIFEST, Manifest, Offsets, fsync, write_manifest
+from learner.checkpoint.manifest import MANIFEST, Manifest, fsync, write_manifest
 from schemas.errors import WeirError
 from schemas.records.json_record import explain
-
-__all__ = [
-    "MANIFEST",
-    "Manifest",
-    "Offsets",
-    "latest",
-    "oldest",
-    "prune",
-    "read",
-    "rewrite_manifest",
-    "step_folder",
-    "versions",
-    "whole",
-]
 
 log = logging.getLogger(__name__)
 

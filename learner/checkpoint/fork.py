@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.determinism import same_layout
 from learner.checkpoint.manifest import Determinism
 from learner.replay.sources import dump
@@ -34,14 +34,14 @@ def find_fork(run: RunConfig, model: ModelConfig) -> Path | None:
     if asked.run is None or asked.step is None:
         return None
     home = _home(Path(run.dir), asked.run)
-    folder = checkpoint.step_folder(home / CHECKPOINTS, asked.step)
+    folder = folders.step_folder(home / CHECKPOINTS, asked.step)
     # A run's own folder was written by a learner on this machine; a dump came over a network or a disk of somebody's.
     if dump.is_dump(home):
         dump.verify(home, (CONFIG, "model/", f"{CHECKPOINTS}/{folder.name}/"))
     try:
-        checkpoint.read(folder)
+        folders.read(folder)
     except WeirError as damage:
-        versions = sorted(checkpoint.versions(home / CHECKPOINTS))
+        versions = sorted(folders.versions(home / CHECKPOINTS))
         have = f"checkpoints there: {', '.join(map(str, versions))}" if versions else "there are none"
         raise ConfigError([Problem(f"{KEY}.step", asked.step, str(damage), have)]) from damage
     _check_model(home, model)
@@ -57,7 +57,7 @@ def check_forked(folder: Path, learner: LearnerConfig, here: Determinism, digest
     Raises:
         WeirError: it is another state.
     """
-    manifest = checkpoint.read(folder)
+    manifest = folders.read(folder)
     theirs = read(folder.parent.parent / CONFIG).get("learner") or {}
     sharded = theirs.get("use_distributed_optimizer", LearnerConfig.model_fields["use_distributed_optimizer"].default)
     # The digest is over ranks in order, so the same state has another one under another layout: nothing can be said then.

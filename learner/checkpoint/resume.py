@@ -9,7 +9,7 @@ import json
 import logging
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.kept_config import kept_config
 from learner.checkpoint.manifest import Determinism, Manifest
 from schemas.config.config import Config
@@ -30,10 +30,10 @@ def find_checkpoint(config: Config) -> tuple[Path, Manifest]:
         ConfigError: there is none, or the config has a key that a resumed run cannot change.
     """
     root = config.folder / "checkpoints"
-    found = checkpoint.latest(root)
+    found = folders.latest(root)
     if found is None:
         why = f"{root} has no whole checkpoint{damages(root)}"
-        raise ConfigError([Problem("--resume", config.run_id, why, "start the run anew, under another config.run_id")])
+        raise ConfigError([Problem("--resume", config.run_id, why, "start the run anew, under another run.id")])
     check_config(config, found[1])
     check_end(config.grpo.max_num_steps, found[1].version)
     return found
@@ -83,9 +83,9 @@ def differences(before: Determinism, now: Determinism) -> list[str]:
 def damages(root: Path) -> str:
     """What is wrong with the checkpoints that are there, as `: ...`."""
     found = []
-    for version in sorted(checkpoint.versions(root)):
+    for version in sorted(folders.versions(root)):
         try:
-            checkpoint.read(checkpoint.step_folder(root, version))
+            folders.read(folders.step_folder(root, version))
         except WeirError as damage:
             found.append(str(damage))
     return f": {'; '.join(found)}" if found else ""

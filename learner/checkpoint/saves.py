@@ -15,7 +15,7 @@ import time
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.manifest import Manifest, Offsets, determinism
 from learner.checkpoint.saving import Saving
 from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle
@@ -89,7 +89,7 @@ class Saves:
 
         Raises:
             FileError: it cannot be written.
-            WeirError: another checkpoint has its name; LinkClosed: another learner has the config, or the dispatcher died.
+            WeirError: another checkpoint has its name; LinkClosed: another learner has the run, or the dispatcher died.
         """
         while self._worker.saving is not None:
             if self._worker.saving.wait(self._ranks.keepalive_s):
@@ -135,11 +135,11 @@ class Saves:
         """Checkpoints beyond `keep` go, then what only they needed."""
         root = self._config.folder / "checkpoints"
         with file_errors("checkpoints beyond checkpointing.keep were not deleted"):
-            gone = checkpoint.prune(root, self._config.checkpointing.keep)
+            gone = folders.prune(root, self._config.checkpointing.keep)
         if not gone:
             return
         # Only after the folders are gone: records that a checkpoint needs are kept as long as somebody could resume from it.
-        oldest = checkpoint.oldest(root)
+        oldest = folders.oldest(root)
         if oldest is not None:
             offsets = oldest.next_offsets
             single = {"control": offsets.control, "status": offsets.status}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from broker_config.clients.admin import LogBounds, Partition, TopicInfo
 from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
-from learner.checkpoint.folders import Manifest
+from learner.checkpoint.manifest import Manifest
 from schemas.errors import LostData
 from schemas.records.control import State
 from schemas.records.seal import Seal

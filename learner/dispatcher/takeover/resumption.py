@@ -18,8 +18,8 @@ from broker_config.clients import admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint import folders
+from learner.checkpoint.manifest import Manifest, Offsets
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
 from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, report
 from learner.dispatcher.takeover.log_positions import manifest_facts
@@ -52,12 +52,12 @@ def review(config: Config, bootstrap: str, client: AdminClient, folder: Path, *,
         ConfigError: the checkpoint is another run's.
         WeirError: the checkpoint is damaged; BrokerError, DeadlineExceeded.
     """
-    manifest = checkpoint.read(folder)
+    manifest = folders.read(folder)
     topics = Topics(config.run_id)
     control = _open_control(config, bootstrap, client, topics)
     if control is not None and control.uuid not in (None, manifest.run):
         control.close()
-        why = f"it is of another config, uuid {manifest.run}; {config.run_id} at {bootstrap} has uuid {control.uuid}"
+        why = f"it is of another run, uuid {manifest.run}; {config.run_id} at {bootstrap} has uuid {control.uuid}"
         fix = "move the folder away, or name the broker that has its run (kafka.bootstrap_servers)"
         raise ConfigError([Problem("checkpoint", str(folder), why, fix)])
     state = control.state if control is not None else None
@@ -158,4 +158,4 @@ def _anchor(found: Resumption, config: Config, client: AdminClient, claimed: Cla
             "next_offsets": Offsets.of(facts),
         }
     )
-    checkpoint.rewrite_manifest(found.folder, manifest)
+    folders.rewrite_manifest(found.folder, manifest)

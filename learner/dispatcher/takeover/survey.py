@@ -18,7 +18,7 @@ from broker_config.clients.settings import make_consumer
 from broker_config.clients.stored import read_to_end
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
-from learner.checkpoint.folders import Manifest
+from learner.checkpoint.manifest import Manifest
 from learner.dispatcher.takeover.continuity import Holdings, known_topics, sealed_versions
 from schemas.config.config import Config
 from schemas.errors import RecordRefused
