@@ -73,9 +73,9 @@ def start(config: Config, file: str, overrides: list[str], *, resume: bool, acce
         # What cannot go on is told before a model is loaded; the libraries, which take about as long to load, come meanwhile.
         threading.Thread(target=import_module, args=("learner.session",), daemon=True).start()
         dispatcher.await_claim()
-    from learner.session import serve
+    from learner.session import run_rank
 
-    return serve(config, dispatcher, begin, found[1] if found else None)
+    return run_rank(config, dispatcher, begin, found[1] if found else None)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ WAITED_S = 0.02
 
 
 @dataclass(slots=True)
-class Clock:
+class StepClock:
     """Where the time of the present step went, in seconds."""
 
     started: float = field(default_factory=time.monotonic)
@@ -109,7 +109,7 @@ class Loop:
         self.dispatcher = dispatcher
         self.version = version
         self.saves = Saves(config, worker, ranks, dispatcher, version)
-        self.clock = Clock()
+        self.clock = StepClock()
         self.metrics: MetricsLog
         self.unreported: UnreportedStep | None = None
         self.catch_up = CatchUp()
@@ -139,7 +139,7 @@ class Loop:
             self.metrics.cut(claim.lost_from)
         # Producers that are still there may hold these very weights; equal digests save them a transfer.
         self.weights_digest = self._weights_digest()
-        self.dispatcher.report(LearnerReady(self.version, self.worker.plan.digest, self.weights_digest))
+        self.dispatcher.report(LearnerReady(self.version, self.worker.weight_plan.digest, self.weights_digest))
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
         sweep(self.config.folder / "checkpoints", claim.incarnation)
         if self.version == 0:
@@ -250,7 +250,7 @@ class Loop:
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
         # A step that is trained again has its metrics already; what came of catching up belongs to the first new one.
         if not again:
-            measured |= self.catch_up.outcome()
+            measured |= self.catch_up.take_metrics()
         self.unreported = UnreportedStep(batch, {**measured, **batch.counters}, state_digest)
         generated = sum(group.generated_tokens for group in groups)
         self.unreported.metrics["train/generated_tokens"] = float(generated)
@@ -301,7 +301,7 @@ class Loop:
         if self.saves.last != self.version:
             self._checkpoint()
         self.saves.finish()
-        self.catch_up.outcome()  # logged here if no new step came after it
+        self.catch_up.take_metrics()  # logged here if no new step came after it
         if self.config.checkpointing.hf_export_at_end:
             self.ranks.send(ExportModel(self.version))
             log.info("exported %s", self.worker.export(self.version))

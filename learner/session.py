@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 FIRST_COLLECTIVE_S = 600.0  # ranks on other hosts may still be loading the model
 
 
-def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
+def run_rank(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
     """Run this rank to its end; returns the exit code. `checkpoint`: what to load, None for a run from its model; `resumed`: its
     manifest, if it is the run's own.
 
@@ -40,7 +40,7 @@ def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path 
     ranks = Ranks(max(FIRST_COLLECTIVE_S, config.learner.rank_timeout_s))
     policy = make_policy(config)
     if checkpoint is not None:
-        load(policy, checkpoint, config, resumed)
+        load_checkpoint(policy, checkpoint, config, resumed)
     ranks.barrier()
     ranks = Ranks(config.learner.rank_timeout_s)
     worker = Worker(config, policy, ranks)
@@ -52,7 +52,7 @@ def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path 
     return worker.obey()
 
 
-def load(policy: Policy, folder: Path, config: Config, resumed: Manifest | None) -> None:
+def load_checkpoint(policy: Policy, folder: Path, config: Config, resumed: Manifest | None) -> None:
     """Load a checkpoint and compare its state with the saved one. `resumed`: its manifest, if it is the run's own.
 
     Raises:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
-from learner.checkpoint import saving as checkpoint
-from learner.checkpoint.saving import Saving
+from learner.checkpoint.saving import Saving, begin_saving
 from learner.commands import (
     BeginCheckpoint,
     ChangeConfig,
@@ -49,7 +48,7 @@ class Worker:
         self.config = config
         self.policy = policy
         self.ranks = ranks
-        self.plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
+        self.weight_plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
         # Fixed tokens that producers score too: equal digests show equal bytes, these show that the engine computes with them.
@@ -67,7 +66,7 @@ class Worker:
             ValueError: the family's tensors are not those of the checkpoint.
         """
         reach("learner.send")
-        return broadcast(self.plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
+        return broadcast(self.weight_plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
 
     def state_digest(self) -> str:
         return self.policy.state_digest()
@@ -81,7 +80,7 @@ class Worker:
         # Kept until `finish_save`: all ranks must end it in the same place among their collectives.
         root, background = self.config.folder / "checkpoints", self.config.checkpointing.async_save
         reach("learner.checkpoint")
-        self.saving = checkpoint.begin(
+        self.saving = begin_saving(
             root,
             version,
             incarnation,

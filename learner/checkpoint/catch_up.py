@@ -26,7 +26,7 @@ class CatchUp:
             self.differing.append(version)
             log.warning("step=%d trained again to state %s, recorded was %s", version, state[:16], recorded[:16])
 
-    def outcome(self) -> dict[str, float]:
+    def take_metrics(self) -> dict[str, float]:
         """Figures for the first new step after them, once; empty if there were none."""
         if self.steps == 0:
             return {}

@@ -20,11 +20,11 @@ from schemas.config.learner import LearnerConfig
 MANIFEST = "manifest.json"
 
 
-class Record(BaseModel):
+class _ManifestPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Offsets(Record):
+class Offsets(_ManifestPart):
     """Next offsets: where a resumed learner reads on."""
 
     control: int
@@ -39,7 +39,7 @@ class Offsets(Record):
         return cls(control=facts.control, status=facts.status, requests=dict(facts.requests), metrics=facts.metrics)
 
 
-class Determinism(Record):
+class Determinism(_ManifestPart):
     """What a step's arithmetic depends on, besides config and seals. A replay under other facts compares with a tolerance."""
 
     torch: str
@@ -57,7 +57,7 @@ class Determinism(Record):
     deterministic: bool
 
 
-class Manifest(Record):
+class Manifest(_ManifestPart):
     """What a checkpoint is."""
 
     format: Literal["weir.checkpoint/1"] = "weir.checkpoint/1"

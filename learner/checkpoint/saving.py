@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"step_\d{8}\.((\d+)|deleted)\.tmp")
 
 
-class Writing(Protocol):
+class PendingWrite(Protocol):
     """One rank's files on their way to disk."""
 
     def wait(self, timeout_s: float) -> bool:
@@ -55,9 +55,9 @@ class Saving:
         self._final = step_folder(root, version)
         self._tmp = self._final.with_name(f"{self._final.name}.{incarnation}.tmp")
         self._rank, self._gather = rank, gather
-        self._writing: Writing | None = None
+        self._writing: PendingWrite | None = None
 
-    def begin(self, write: Callable[[Path], Writing | None]) -> None:
+    def begin(self, write: Callable[[Path], PendingWrite | None]) -> None:
         with self._reporting():
             with self._together():
                 if self._rank == 0:
@@ -125,11 +125,11 @@ class Saving:
             ) from error
 
 
-def begin(
+def begin_saving(
     root: Path,
     version: int,
     incarnation: int,
-    write: Callable[[Path], Writing | None],
+    write: Callable[[Path], PendingWrite | None],
     *,
     rank: int,
     gather: Callable[[int], list[int]],

@@ -15,7 +15,7 @@ from learner.link.messages import Answer, Message, NextAnswer, ValidationFigures
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingQuestion:
     """A question of rank 0, and where its answer goes."""
 
     question: Message
@@ -32,15 +32,15 @@ class Rank0:
         self._waiting_since: float | None = None
         self._validations: list[ValidationFigures] = []
 
-    def listen(self, put: Callable[[Asked | LinkClosed], None]) -> None:
+    def listen(self, put: Callable[[PendingQuestion | LinkClosed], None]) -> None:
         """Hand over every question from now on, each link on a thread of its own, and the end of rank 0."""
         for name, link in (("loop-link", self._loop), ("save-link", self._saves)):
             threading.Thread(target=self._listen, args=(link, put), name=name, daemon=True).start()
 
-    def _listen(self, link: Answers, put: Callable[[Asked | LinkClosed], None]) -> None:
+    def _listen(self, link: Answers, put: Callable[[PendingQuestion | LinkClosed], None]) -> None:
         try:
             while True:
-                put(Asked(link.question(), link.answer))
+                put(PendingQuestion(link.question(), link.answer))
         except LinkClosed as closed:
             put(closed)
 

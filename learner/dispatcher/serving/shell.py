@@ -30,7 +30,7 @@ from learner.dispatcher.deciding.reporting import make_beat, waits_for
 from learner.dispatcher.serving.accepted_records import AcceptedRecords
 from learner.dispatcher.serving.beats import Beats
 from learner.dispatcher.serving.intake import Intake, rules_of
-from learner.dispatcher.serving.rank0 import Asked, Rank0
+from learner.dispatcher.serving.rank0 import PendingQuestion, Rank0
 from learner.dispatcher.serving.rank_watch import RankWatch
 from learner.dispatcher.serving.retention import Retention
 from learner.dispatcher.serving.state_log import StateLog
@@ -65,7 +65,7 @@ class Happened:
     then: Callable[[], None]
 
 
-Item = Record | Asked | Happened | BaseException
+Item = Record | PendingQuestion | Happened | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class Shell:
                 self._on_status(item)
             case Record():
                 self._on_version_record(item)
-            case Asked():
+            case PendingQuestion():
                 self._on_question(item)
             case Happened(then):
                 then()
@@ -216,16 +216,16 @@ class Shell:
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
 
-    def _on_question(self, asked: Asked) -> None:
+    def _on_question(self, pending: PendingQuestion) -> None:
         answer: messages.Answer = Done()
-        match question := asked.question:
+        match question := pending.question:
             case messages.NextQuestion():
                 self._rank0.asked_next()
                 self._on(question)
                 return
             case messages.StepOutcome():
                 self._fence()
-                self._commit(question, asked.answer)
+                self._commit(question, pending.answer)
                 return
             case messages.LearnerReady() | messages.RendezvousOpen() | messages.WeightsSent() | messages.VersionTrained():
                 self._on(question)
@@ -251,7 +251,7 @@ class Shell:
                 raise ProtocolError(f"rank 0 sent {type(question).__name__}, which is no question")
             case _:
                 assert_never(question)
-        asked.answer(answer)
+        pending.answer(answer)
 
     def _commit(self, outcome: StepOutcome, answer: Callable[[messages.Answer], None]) -> None:
         """Answered when the broker has the step's record: a line in rank 0's file stands for a record here, whoever dies."""

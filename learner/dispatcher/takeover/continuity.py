@@ -38,7 +38,7 @@ class Holdings:
     digests: Mapping[tuple[str, int, int], str] | None = None
 
 
-def report(run_id: str, losses: Sequence[Loss], lost: int | None, where: str) -> LostData:
+def lost_data(run_id: str, losses: Sequence[Loss], lost: int | None, where: str) -> LostData:
     """All losses in one error, and what can be done about them. `lost`: versions from there on cannot be trained as they were."""
     again = "" if lost is None else f"; versions from {lost} on are then generated and trained anew, in topics of the same names"
     lines = [

@@ -21,7 +21,7 @@ from broker_config.topics import parse as parse_topic
 from learner.checkpoint import folders
 from learner.checkpoint.manifest import Manifest, Offsets
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
-from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, report
+from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, lost_data
 from learner.dispatcher.takeover.log_positions import manifest_facts
 from learner.dispatcher.takeover.survey import Survey
 from schemas.config.config import Config
@@ -74,7 +74,7 @@ def review(config: Config, bootstrap: str, client: AdminClient, folder: Path, *,
     if losses and not accept_loss:
         if control is not None:
             control.close()
-        raise report(config.run_id, losses, lost_from, bootstrap)
+        raise lost_data(config.run_id, losses, lost_from, bootstrap)
     return Resumption(folder, manifest, control, losses, lost_from)
 
 
