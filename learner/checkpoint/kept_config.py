@@ -14,7 +14,7 @@ def kept_config(folder: Path, digest: str) -> Path:
 
 
 def keep_config(config: Config) -> None:
-    """Write `config.<digest>.yaml` into the run's folder, once.
+    """Write `config.<digest>.yaml` to the run's folder, unless it is there.
 
     Raises:
         FileError: it cannot be written.

@@ -140,7 +140,7 @@ def test_a_checkpoint_whose_bytes_were_changed_is_named_and_not_tried_again(trai
     code, told = learner(trained)
     file.write_bytes(whole)
     assert code == 2  # the supervisor starts nothing again after wrong input
-    assert f"checkpoint='{folder}': " in told and "move the folder away to go on from the one before it" in told
+    assert f"checkpoint='{folder}': " in told and "move the folder away to resume from the one before it" in told
 
 
 def test_a_checkpoint_of_another_run_is_named(trained: FinishedRun) -> None:
