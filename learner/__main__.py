@@ -79,7 +79,7 @@ def start(config: Config, file: str, overrides: list[str], *, resume: bool, acce
     if config.learner.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(config.learner.threads)
     if dispatcher is not None and resume:
-        # What keeps a run from resuming is reported before a model is loaded. The libraries, which take about as long, load meanwhile.
+        # A run that cannot resume is reported before a model is loaded. The libraries, which take about as long, load meanwhile.
         threading.Thread(target=import_module, args=("learner.session",), daemon=True).start()
         dispatcher.await_claim()
     from learner.session import run_rank

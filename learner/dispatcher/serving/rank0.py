@@ -33,7 +33,7 @@ class Rank0:
         self._validations: list[ValidationFigures] = []
 
     def listen(self, put: Callable[[PendingQuestion | LinkClosed], None]) -> None:
-        """Hand over every question from now on, each link on a thread of its own, and the end of rank 0."""
+        """Hand over every question from now on, and the end of rank 0. Each link has its own thread."""
         for name, link in (("loop-link", self._loop), ("save-link", self._saves)):
             threading.Thread(target=self._listen, args=(link, put), name=name, daemon=True).start()
 

@@ -60,7 +60,7 @@ CLOSE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Work of another thread is done; the loop goes on with `then`."""
+    """Work of another thread is done; the loop continues with `then`."""
 
     then: Callable[[], None]
 
@@ -86,7 +86,7 @@ class Collaborators:
 
 
 class Shell:
-    """Serves one run until it is over. `recorded`: outcomes of the steps that are trained again, by step."""
+    """Serves one run until it is over. `recorded`: what was recorded of the steps that are trained again, by step."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Shell:
         pending.answer(answer)
 
     def _commit(self, outcome: StepOutcome, answer: Callable[[messages.Answer], None]) -> None:
-        """Answered when the broker has the step's record: a line in rank 0's file stands for a record here, whoever dies."""
+        """Answered when the broker has the step's record: a line in rank 0's file always stands for a record here."""
         self._worker.submit(commit_offsets, self._config, self._bootstrap, outcome.step, outcome.offsets)
         if outcome.step in self._recorded:  # by an earlier incarnation, which may not have come to its own line
             answer(Done())
