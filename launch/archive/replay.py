@@ -26,15 +26,15 @@ def run_replay(
     request: ReplayRequest,
     plan: ReplayPlan,
     bootstrap: str | None,
-    say: Callable[[str], None],
-    complain: Callable[[str], None],
+    print_line: Callable[[str], None],
+    print_error: Callable[[str], None],
     keep_open: Sequence[int] = (),
 ) -> int:
     """Run a replay to its end; returns its exit code (0 as recorded, 1 not, 2 wrong input).
 
     Args:
         bootstrap: the run's broker, None for a dump.
-        say, complain: where the lines of the report go, and its errors.
+        print_line, print_error: where the lines of the report go, and its errors.
         keep_open: file descriptors that the processes hold while they live.
 
     Raises:
@@ -50,10 +50,10 @@ def run_replay(
         try:
             for entry in follow_report(report, lambda: child.poll() is not None):
                 if "line" in entry:
-                    say(entry["line"])
+                    print_line(entry["line"])
                     continue
                 for error in entry["errors"]:
-                    complain(f"error: {error}")
+                    print_error(f"error: {error}")
                 return int(entry["end"])
         finally:
             child.kill()
