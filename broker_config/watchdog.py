@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-KICK_S = 1.0  # arming costs a thread of its own each time
+KICK_S = 1.0  # each arming costs a thread
 STDERR = 2
 
 

@@ -15,6 +15,6 @@
     run_cluster.sh, setup.sh
 
 It may import all other packages, and none of them imports it. It never imports torch, vLLM, Megatron or transformers, except in
-`processes/torchrun.py` and `models/`, which run in processes of their own. The learner and the producers are started by their
+`processes/torchrun.py` and `models/`, which run in their own processes. The learner and the producers are started by their
 command lines; nothing is asked of them but what they publish.
 """

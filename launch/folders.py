@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launch.observe.formats import short_path
 from launch.observe.logtail import tail
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from schemas.config.config import Config
 from schemas.errors import ConfigError, Problem
 from schemas.identity import LATEST
@@ -47,7 +47,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> list[Path]:
         """Whole checkpoints, oldest first."""
-        return [folder for folder, _ in checkpoint.whole(self.path / "checkpoints")]
+        return [folder for folder, _ in folders.whole(self.path / "checkpoints")]
 
     @property
     def exports(self) -> list[Path]:

@@ -34,7 +34,7 @@ from launch.processes.model_build import ModelBuild
 from launch.processes.specs import Placement, learner_spec, producer_specs
 from launch.supervise.broker_monitor import BrokerMonitor
 from launch.supervise.supervisor import Supervisor
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from schemas.config.config import Config
 
 CONTROL_S = 30.0
@@ -116,7 +116,7 @@ def _supervise(
             run=watch,
             display=display,
             broker=BrokerMonitor(broker, config.kafka, watch.topics),
-            saved=lambda: checkpoint.latest(folder.path / "checkpoints") is not None,
+            saved=lambda: folders.latest(folder.path / "checkpoints") is not None,
             restart=config.launch.restart,
             start_timeout_s=config.launch.learner_start_timeout_s,
             stop_timeout_s=config.launch.stop_timeout_s,

@@ -67,7 +67,7 @@ step() {
     local what=$1 started=$SECONDS said=$SECONDS
     shift
     say "$what"
-    set -m # a process group of its own, so that an interruption ends all of it
+    set -m # its own process group, so that an interruption ends all of it
     "$@" < /dev/null >&2 &
     child=$!
     set +m

@@ -28,7 +28,7 @@ def main() -> int:
         prog="torchrun --nproc-per-node K -m learner", description="The learner of a Weir run: one process a rank."
     )
     parser.add_argument("--config", required=True, help="the run's YAML file")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint of the run")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest checkpoint of the run")
     parser.add_argument(
         "--accept-loss",
         action="store_true",
@@ -53,7 +53,16 @@ def main() -> int:
 
 
 def start(config: Config, file: str, overrides: list[str], *, resume: bool, accept_loss: bool = False) -> int:
-    """Everything after the config check. torch is imported only once the dispatcher is on its way."""
+    """Run this rank to its end; returns the exit code. torch is imported only once the dispatcher has been started.
+
+    Args:
+        file, overrides: what `config` was read from, for the dispatcher's command line.
+        accept_loss: with `resume`: generate and train anew what the broker has lost.
+
+    Raises:
+        ConfigError: no checkpoint to start from, or one that does not fit the config.
+        WeirError
+    """
     from learner.link.client import start_dispatcher
 
     rank = int(os.environ.get("RANK", "0"))
@@ -70,12 +79,12 @@ def start(config: Config, file: str, overrides: list[str], *, resume: bool, acce
     if config.learner.threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(config.learner.threads)
     if dispatcher is not None and resume:
-        # What cannot go on is told before a model is loaded; the libraries, which take about as long to load, come meanwhile.
+        # A run that cannot resume is reported before a model is loaded. The libraries, which take about as long, load meanwhile.
         threading.Thread(target=import_module, args=("learner.session",), daemon=True).start()
         dispatcher.await_claim()
-    from learner.session import serve
+    from learner.session import run_rank
 
-    return serve(config, dispatcher, begin, found[1] if found else None)
+    return run_rank(config, dispatcher, begin, found[1] if found else None)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What rank 0 tells the other ranks to do. Frozen facts, sent as JSON (`ranks.py`).
+"""Commands from rank 0 to the other ranks. Frozen facts, sent as JSON (`ranks.py`).
 
-Invariant: every rank carries out the same commands in the same order; who adds one finds by mypy (`assert_never`) where it must
-be carried out.
+Invariant: every rank carries out the same commands in the same order. mypy (`assert_never`) finds the places where a new command
+must be carried out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GatherWeights:
 
 @dataclass(frozen=True, slots=True)
 class DigestState:
-    """Compute the digest of weights, optimizer and random generators."""
+    """Compute the digest of the state: weights, moments, steps, and the position in the schedule."""
 
     do: Literal["digest_state"] = "digest_state"
 
@@ -89,7 +89,7 @@ class ScoreGroup:
 
 @dataclass(frozen=True, slots=True)
 class ChangeConfig:
-    """Go over to the changed config, with the present state by way of a checkpoint in `folder`."""
+    """Switch to the changed config. The state is kept, by way of a checkpoint in `folder`."""
 
     folder: str
     do: Literal["change_config"] = "change_config"
@@ -102,11 +102,13 @@ _ADAPTER: TypeAdapter[TrainingCommand | ReplayCommand | EndRank] = TypeAdapter(C
 
 
 def encode(command: TrainingCommand | ReplayCommand | EndRank) -> bytes:
+    """The command as JSON."""
     return _ADAPTER.dump_json(command)
 
 
 def decode(value: bytes) -> TrainingCommand | ReplayCommand | EndRank:
-    """
+    """The command in `value`, as `encode` wrote it.
+
     Raises:
         pydantic.ValidationError: the other rank runs another version of this program.
     """

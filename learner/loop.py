@@ -57,12 +57,12 @@ from schemas.weights.transports.protocol import Sender
 log = logging.getLogger(__name__)
 
 WAITED_S = 0.02
-"""A batch that came later than this after rank 0 was free counts as waited for; below that it is the answer itself."""
+"""Seconds. A batch that comes later than this after rank 0 is free counts as waited for; up to that it is the answer itself."""
 
 
 @dataclass(slots=True)
-class Clock:
-    """Where the time of the present step went, in seconds."""
+class StepClock:
+    """Where the time of the present step goes, in seconds."""
 
     started: float = field(default_factory=time.monotonic)
     waiting: float = 0.0
@@ -92,7 +92,7 @@ class Clock:
 
 @dataclass(slots=True)
 class UnreportedStep:
-    """A trained version whose outcome is not reported yet: its weights' digest comes with the refit."""
+    """A trained version that is not reported yet: its weights' digest comes with the refit."""
 
     batch: TrainVersion
     metrics: dict[str, float]
@@ -109,7 +109,7 @@ class Loop:
         self.dispatcher = dispatcher
         self.version = version
         self.saves = Saves(config, worker, ranks, dispatcher, version)
-        self.clock = Clock()
+        self.clock = StepClock()
         self.metrics: MetricsLog
         self.unreported: UnreportedStep | None = None
         self.catch_up = CatchUp()
@@ -117,7 +117,12 @@ class Loop:
         self.interrupted: str | None = None
 
     def run(self) -> int:
-        """Train until the run is over. Returns the exit code: 0 when all steps were trained."""
+        """Train until the run is over. Returns the exit code: 0 when all steps were trained.
+
+        Raises:
+            FileError: a checkpoint, the metrics or an export cannot be written; the end of the run was announced.
+            WeirError: the dispatcher or another rank failed.
+        """
         # Before the claim, which may take a while: Ctrl-C must end the run in order from the start.
         self._catch_signals()
         self.dispatcher.alive = self._alive
@@ -125,7 +130,7 @@ class Loop:
         try:
             code = self._claimed()
         except FileError as failure:
-            # Unlike a crash this one would come again: producers should end, not wait for a learner that is started anew.
+            # Unlike a crash this would happen again: producers should end, not wait for a restarted learner.
             self._stop_run(failure)
             raise
         self.dispatcher.close()
@@ -139,7 +144,7 @@ class Loop:
             self.metrics.cut(claim.lost_from)
         # Producers that are still there may hold these very weights; equal digests save them a transfer.
         self.weights_digest = self._weights_digest()
-        self.dispatcher.report(LearnerReady(self.version, self.worker.plan.digest, self.weights_digest))
+        self.dispatcher.report(LearnerReady(self.version, self.worker.weight_plan.digest, self.weights_digest))
         log.info("ready version=%d weights=%s", self.version, self.weights_digest)
         sweep(self.config.folder / "checkpoints", claim.incarnation)
         if self.version == 0:
@@ -152,7 +157,7 @@ class Loop:
         return code
 
     def _stop_run(self, failure: FileError) -> None:
-        """Let the run end with this cause; the broker may be gone with the disk that it shares."""
+        """End the run with this cause. The broker may be gone too, if it shares the disk."""
         try:
             self.dispatcher.stop(str(failure), ordered=False)
         except WeirError as error:
@@ -161,7 +166,7 @@ class Loop:
     def _serve(self) -> int:
         logged = ""
         while True:
-            # The loop goes on: the dispatcher answers with `Stop` once the end is written to the log.
+            # The loop continues: the dispatcher answers `EndRun` once the end is written to the log.
             if self.interrupted is not None:
                 self.dispatcher.stop(self.interrupted)
             with self.clock.saving():
@@ -248,9 +253,9 @@ class Loop:
             self.catch_up.compare(batch.version, state_digest, batch.recorded_state)
         self.clock.training += time.monotonic() - began
         measured = {f"train/{name}": value for name, value in {**group_metrics(groups), **metrics}.items()}
-        # A step that is trained again has its metrics already; what came of catching up belongs to the first new one.
+        # A step that is trained again has its metrics already; those of catching up belong to the first new step.
         if not again:
-            measured |= self.catch_up.outcome()
+            measured |= self.catch_up.take_metrics()
         self.unreported = UnreportedStep(batch, {**measured, **batch.counters}, state_digest)
         generated = sum(group.generated_tokens for group in groups)
         self.unreported.metrics["train/generated_tokens"] = float(generated)
@@ -264,7 +269,7 @@ class Loop:
             self._report()
 
     def _report(self) -> None:
-        """The step's outcome: committed, logged, checkpointed when due."""
+        """Report the step to the dispatcher and in the logs; begin a checkpoint if one is due."""
         assert self.unreported is not None
         done, self.unreported = self.unreported, None
         step = done.batch.version
@@ -276,8 +281,8 @@ class Loop:
         }
         metrics = _finite({**done.metrics, **times, **performance})
         reach("learner.before_commit")
-        # In this order, and each at most once: a learner that dies in between has reported nothing that the topic does not hold,
-        # and one that resumes from a checkpoint finds everything before it reported.
+        # In this order, and each at most once: a learner that dies in between has logged nothing that the topic does not hold,
+        # and one that resumes from a checkpoint finds every step before it in the topic.
         self.dispatcher.report(
             StepOutcome(step, done.batch.seal_offset, done.batch.offsets, done.state_digest, self.weights_digest, metrics)
         )
@@ -301,7 +306,7 @@ class Loop:
         if self.saves.last != self.version:
             self._checkpoint()
         self.saves.finish()
-        self.catch_up.outcome()  # logged here if no new step came after it
+        self.catch_up.take_metrics()  # logged here if no new step came after it
         if self.config.checkpointing.hf_export_at_end:
             self.ranks.send(ExportModel(self.version))
             log.info("exported %s", self.worker.export(self.version))
@@ -318,7 +323,7 @@ class Loop:
         return self.worker.state_digest()
 
     def _checkpoint(self, state_digest: str | None = None) -> None:
-        """Begin one. `state_digest`: of the present state, if known."""
+        """Begin a checkpoint. `state_digest`: of the present state, if known."""
         with self.clock.saving():
             digest = state_digest or self._state_digest()
             self.saves.begin(self.version, state_digest=digest, weights_digest=self.weights_digest)
@@ -328,11 +333,11 @@ class Loop:
         log.info("validation version=%d accuracy=%.4f", figures.version, figures.metrics["validation/accuracy"])
 
     def _alive(self) -> None:
-        """The dispatcher works on an answer that takes long; the other ranks must hear something meanwhile."""
+        """Keep the other ranks alive while the dispatcher works on an answer that takes long."""
         self.ranks.send(Idle())
 
     def _catch_signals(self) -> None:
-        # Only noted: in the middle of a collective there is no way out that the other ranks would survive.
+        # Only recorded: in the middle of a collective there is no way out that the other ranks would survive.
         def note(signum: int, _: FrameType | None) -> None:
             self.interrupted = f"interrupted by {signal.Signals(signum).name}"
 

@@ -1,6 +1,6 @@
-"""Where a step's metrics go on this machine: `metrics.jsonl`, TensorBoard, Weights & Biases.
+"""A step's metrics on this machine: `metrics.jsonl`, TensorBoard, Weights & Biases.
 
-Invariant: a step's line is written once, in every sink; a step that was written before (by an earlier incarnation) is left out.
+Invariant: each of them gets a step once; a step that an earlier incarnation has written is left out.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from pathlib import Path
 from typing import Any
 
 from schemas.config.learner import LoggerConfig
-from schemas.disk import told, write_whole
+from schemas.disk import file_errors, write_whole
 
 log = logging.getLogger(__name__)
 
 
 class MetricsLog:
-    """Rank 0 only.
+    """Rank 0 only. `folder`: the run's.
 
     Raises:
-        FileError: (all methods) a full disk, or a folder that cannot be written.
+        FileError: (all methods) the disk is full, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path, logger: LoggerConfig, run_id: str) -> None:
         self._folder = folder
         self._logger = logger
         self._run_id = run_id
-        with told("the metrics cannot be written", folder):
+        with file_errors("the metrics cannot be written", folder):
             self._last = _last_step(folder / "metrics.jsonl")
             folder.mkdir(parents=True, exist_ok=True)  # a learner that is started by hand makes its run's folder
             self._lines = (folder / "metrics.jsonl").open("a", encoding="utf-8")
@@ -42,20 +42,22 @@ class MetricsLog:
         return step <= self._last
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
-        """One line for a trained version."""
+        """Write the metrics of a trained version, by name."""
         if self.has(step):
             return
         self._last = step
-        with told(f"the metrics of step {step} were not written", self._folder):
+        with file_errors(f"the metrics of step {step} were not written", self._folder):
             self._lines.write(line_of(step, metrics))
             self._lines.flush()
             self._draw(step, metrics)
         self._send(step, metrics)
 
     def cut(self, step: int) -> None:
-        """Steps from `step` on are trained anew, with other data: their lines, and those of validations of what came out of
-        them, are set aside in `<name>.lost.<n>`."""
-        with told(f"the lines of steps from {step} on were not set aside", self._folder):
+        """Move the lines of steps from `step` on, and of validations of their weights, to `<name>.lost.<n>`.
+
+        For steps whose data was lost and that are trained anew on other data.
+        """
+        with file_errors(f"the lines of steps from {step} on were not set aside", self._folder):
             self._lines.close()
             _set_aside(self._folder / "metrics.jsonl", "step", step)
             _set_aside(self._folder / "validation.jsonl", "version", step + 1)
@@ -63,15 +65,16 @@ class MetricsLog:
             self._lines = (self._folder / "metrics.jsonl").open("a", encoding="utf-8")
 
     def validation(self, version: int, metrics: Mapping[str, float]) -> None:
-        """One line in `validation.jsonl` for a validated version."""
-        with told(f"the validation of version {version} was not written", self._folder):
+        """Write a line to `validation.jsonl` for a validated version."""
+        with file_errors(f"the validation of version {version} was not written", self._folder):
             with (self._folder / "validation.jsonl").open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps({"version": version, **metrics}) + "\n")
             self._draw(version, metrics)
         self._send(version, metrics)
 
     def close(self) -> None:
-        with told("the last metrics were not written", self._folder):
+        """Write what is left and close the files."""
+        with file_errors("the last metrics were not written", self._folder):
             self._lines.close()
             if self._tensorboard is not None:
                 self._tensorboard.close()
@@ -105,7 +108,7 @@ def line_of(step: int, metrics: Mapping[str, float]) -> str:
 
 
 def _set_aside(path: Path, key: str, first: int) -> None:
-    """Move the lines whose `key` is `first` or more to a file of their own."""
+    """Move the lines whose `key` is `first` or more to their own file."""
     if not path.exists():
         return
     kept: list[str] = []
@@ -121,7 +124,7 @@ def _set_aside(path: Path, key: str, first: int) -> None:
 
 
 def _last_step(path: Path) -> int:
-    """The last step that has a line; -1 without any. A torn last line (a crash while writing) is cut off."""
+    """The last step that has a line, or -1. A torn last line (a crash while writing) is cut off."""
     if not path.exists():
         return -1
     whole = path.read_text(encoding="utf-8")

@@ -1,7 +1,8 @@
-"""Commands from rank 0 to all ranks, over a gloo group of their own.
+"""The channel for commands from rank 0 to the other ranks, in its own gloo group.
 
-Invariants: every rank obeys the same commands in the same order; rank 0 sends one at least every `keepalive_s` while it waits for
-anything; a rank that hears nothing for `rank_timeout_s` exits with an error. Bytes travel as uint8 tensors, never as objects.
+Invariants: every rank obeys the same commands in the same order; rank 0 sends one at least every `keepalive_s` seconds while it
+waits for anything; a rank that hears nothing for `rank_timeout_s` seconds exits with an error. Bytes travel as uint8 tensors,
+never as objects.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Ranks:
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=rank_timeout_s)) if self.size > 1 else None
 
     def send(self, command: TrainingCommand | ReplayCommand | EndRank) -> None:
-        """Rank 0: the next command of all other ranks.
+        """Rank 0: send all other ranks their next command.
 
         Raises:
             DeadlineExceeded: one of them took nothing for `rank_timeout_s`, or has died.
@@ -65,14 +66,14 @@ class Ranks:
         return commands.decode(body)
 
     def send_records(self, shares: Sequence[Sequence[bytes]]) -> list[bytes]:
-        """Rank 0: give each rank its records; returns its own."""
+        """Rank 0: send each rank its records, `shares[rank]`; returns rank 0's own."""
         # Point to point: a broadcast of the whole version would send every rank all records for a share of them.
         for rank in range(1, self.size):
             dist.send(_tensor(b"".join(shares[rank])), rank, group=self._group)
         return list(shares[0])
 
     def receive_records(self, sizes: Sequence[int]) -> list[bytes]:
-        """Ranks 1..: the records of this rank, of the given sizes in bytes."""
+        """Ranks 1..: the records of this rank. `sizes`: of each, in bytes."""
         # The sizes came with the command, so the receiver has made room before the bytes arrive.
         data = torch.empty(sum(sizes), dtype=torch.uint8)
         dist.recv(data, 0, group=self._group)
@@ -83,7 +84,7 @@ class Ranks:
         return records
 
     def gather(self, value: int) -> list[int]:
-        """`value` of every rank, on every rank."""
+        """`value` of every rank, by rank; the same list on all ranks."""
         if self._group is None:
             return [value]
         values = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -91,6 +92,7 @@ class Ranks:
         return [int(v) for v in values]
 
     def barrier(self) -> None:
+        """Wait until all ranks are here."""
         if self._group is not None:
             dist.barrier(group=self._group)
 

@@ -1,4 +1,4 @@
-"""One rank's life: process group, policy, then the loop (rank 0) or obedience (the others)."""
+"""One rank from its start to its end: process group, policy, then the loop (rank 0) or rank 0's commands (the others)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,24 @@ log = logging.getLogger(__name__)
 FIRST_COLLECTIVE_S = 600.0  # ranks on other hosts may still be loading the model
 
 
-def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
-    """Run this rank to its end; returns the exit code. `checkpoint`: what to load, None for a run from its model; `resumed`: its
-    manifest, if it is the run's own.
+def run_rank(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path | None, resumed: Manifest | None) -> int:
+    """Run this rank to its end; returns the exit code.
+
+    Args:
+        dispatcher: None on all ranks but 0.
+        checkpoint: the folder to load; None for a run that starts from its model.
+        resumed: the checkpoint's manifest, if it is the run's own.
 
     Raises:
         ConfigError: the checkpoint cannot be loaded, or its state is not the one that was saved.
         WeirError
     """
     join_ranks(config)
-    # The long deadline covers loading only. Training gets the configured one, in a group of its own: a group keeps its deadline.
+    # The long deadline covers loading only. Training gets the configured one, in its own group: a group keeps its deadline.
     ranks = Ranks(max(FIRST_COLLECTIVE_S, config.learner.rank_timeout_s))
     policy = make_policy(config)
     if checkpoint is not None:
-        load(policy, checkpoint, config, resumed)
+        load_checkpoint(policy, checkpoint, config, resumed)
     ranks.barrier()
     ranks = Ranks(config.learner.rank_timeout_s)
     worker = Worker(config, policy, ranks)
@@ -52,11 +56,11 @@ def serve(config: Config, dispatcher: DispatcherClient | None, checkpoint: Path 
     return worker.obey()
 
 
-def load(policy: Policy, folder: Path, config: Config, resumed: Manifest | None) -> None:
+def load_checkpoint(policy: Policy, folder: Path, config: Config, resumed: Manifest | None) -> None:
     """Load a checkpoint and compare its state with the saved one. `resumed`: its manifest, if it is the run's own.
 
     Raises:
-        ConfigError: it cannot be loaded, or its state is not the one that was saved; to try it again would not help.
+        ConfigError: it cannot be loaded, or its state is not the one that was saved; trying again would not help.
     """
     try:
         policy.load(folder)
@@ -68,15 +72,15 @@ def load(policy: Policy, folder: Path, config: Config, resumed: Manifest | None)
     except ConfigError:
         raise
     except WeirError as damage:
-        fix = "move the folder away to go on from the one before it" if resumed is not None else "fork from another step"
+        fix = "move the folder away to resume from the one before it" if resumed is not None else "fork from another step"
         raise ConfigError([Problem("checkpoint", str(folder), str(damage), fix)]) from damage
 
 
 def check_state(folder: Path, manifest: Manifest, config: Config, digest: str) -> None:
-    """Whether what was loaded is what was saved, bit for bit.
+    """Check that the loaded state is the saved one, bit for bit. `digest`: of the loaded state.
 
     Raises:
-        WeirError: it is not.
+        WeirError: it is another state.
     """
     if digest != manifest.state_digest:
         raise WeirError(f"its files were changed: it holds state {digest[:16]}, its manifest says {manifest.state_digest[:16]}")

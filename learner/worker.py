@@ -1,6 +1,6 @@
-"""What every rank does: the commands of the loop, carried out on this rank's share.
+"""What every rank does: carry out the loop's commands on this rank's share.
 
-Rank 0 calls the methods directly (`loop.py`); the others call them as they hear the command. All of them are collective.
+Rank 0 calls the methods directly (`loop.py`), the others when they receive the command. All of them are collective.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_never
 
-from learner.checkpoint import saving as checkpoint
-from learner.checkpoint.saving import Saving
+from learner.checkpoint.saving import Saving, begin_saving
 from learner.commands import (
     BeginCheckpoint,
     ChangeConfig,
@@ -31,7 +30,7 @@ from learner.model.policy import Policy
 from learner.ranks import Ranks
 from learner.transfer.sending import Sent, broadcast
 from schemas.config.config import Config
-from schemas.disk import told
+from schemas.disk import file_errors
 from schemas.errors import ProtocolError
 from schemas.failpoints import reach
 from schemas.records.group import decode
@@ -43,13 +42,13 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """The policy of this rank and what the run wants of it."""
+    """This rank's policy and the commands on it."""
 
     def __init__(self, config: Config, policy: Policy, ranks: Ranks) -> None:
         self.config = config
         self.policy = policy
         self.ranks = ranks
-        self.plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
+        self.weight_plan: WeightPlan = make_plan(tensor_index(policy.folder), config.model.dtype, config.refit.bucket_mib)
         self.dp_of_rank = ranks.gather(policy.dp_rank)
         """Data-parallel index of each rank; ranks of one index train the same records."""
         # Fixed tokens that producers score too: equal digests show equal bytes, these show that the engine computes with them.
@@ -57,31 +56,36 @@ class Worker:
         self.saving: Saving | None = None
 
     def train(self, records: Sequence[bytes]) -> dict[str, float]:
-        """One version on this rank's records. The metrics are those of the whole batch, the same on all ranks."""
+        """Train one version on this rank's records. The metrics are those of the whole batch, the same on all ranks."""
         return self.policy.train_step(make_batch([decode(record) for record in records], self.config.grpo))
 
     def send(self, senders: Sequence[Sender]) -> Sent:
-        """Gather the weights and send them (only rank 0 has senders); without senders the digest is made all the same.
+        """Gather the weights and send them. Only rank 0 has senders; without any, only the digest is computed.
 
         Raises:
             ValueError: the family's tensors are not those of the checkpoint.
         """
         reach("learner.send")
-        return broadcast(self.plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
+        return broadcast(self.weight_plan, senders, self.policy.export(), self.policy.probe_logprobs(self.probe))
 
     def state_digest(self) -> str:
+        """sha256 (hex) of weights, moments, steps and the position in the schedule, of all ranks; the same on all.
+
+        Raises:
+            WeirError: two data-parallel copies differ.
+        """
         return self.policy.state_digest()
 
     def begin_save(self, version: int, incarnation: int) -> None:
-        """Start a checkpoint: the state is copied (`checkpointing.async_save`), or written.
+        """Start a checkpoint: copy the state (`checkpointing.async_save`), or write it.
 
         Raises:
-            FileError
+            FileError: it cannot be written.
         """
-        # Kept until `finish_save`: all ranks must end it in the same place among their collectives.
+        # Kept until `finish_save`: all ranks must finish it at the same place among their collectives.
         root, background = self.config.folder / "checkpoints", self.config.checkpointing.async_save
         reach("learner.checkpoint")
-        self.saving = checkpoint.begin(
+        self.saving = begin_saving(
             root,
             version,
             incarnation,
@@ -102,8 +106,13 @@ class Worker:
         return saving
 
     def export(self, version: int) -> Path:
+        """Write the weights of `version` as a Hugging Face checkpoint; returns its folder.
+
+        Raises:
+            FileError: it cannot be written.
+        """
         folder = self.config.folder / "hf" / f"step_{version:08d}"
-        with told(f"version {version} was not exported", folder):
+        with file_errors(f"version {version} was not exported", folder):
             self.policy.save_hf(folder)
         return folder
 

@@ -19,6 +19,6 @@ def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def digest(value: Any) -> str:
-    """sha256 of canonical JSON, the first 16 hex digits: enough to tell configs of one run apart."""
+    """sha256 of canonical JSON, the first 16 hex digits: enough to distinguish the configs of one run."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

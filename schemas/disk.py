@@ -15,13 +15,13 @@ MIB = 1 << 20
 _FULL = tuple(os.strerror(code) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
 
-def tells_of_full(text: str) -> bool:
-    """Whether an error's words, also those of another program, are of a disk or a quota that is full."""
+def means_full_disk(text: str) -> bool:
+    """Whether an error text, also another program's, reports a full disk or quota."""
     return any(words in text for words in _FULL)
 
 
 def explain(error: OSError) -> str:
-    """One line; of a copy that failed at several files the first one."""
+    """The error in one line; for a copy that failed at several files, the first one."""
     if isinstance(error, shutil.Error) and error.args and isinstance(error.args[0], list):
         failed = error.args[0]
         more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
@@ -30,7 +30,7 @@ def explain(error: OSError) -> str:
 
 
 def room(folder: Path) -> str:
-    """How much room there is where the folder is, or would be."""
+    """How much room there is where the folder is, or would be, in MiB."""
     try:
         there = next(path for path in (folder, *folder.parents) if path.exists())
         usage = shutil.disk_usage(there)
@@ -40,10 +40,15 @@ def room(folder: Path) -> str:
 
 
 @contextmanager
-def told(what: str, folder: Path | None = None) -> Iterator[None]:
-    """
+def file_errors(what: str, folder: Path | None = None) -> Iterator[None]:
+    """Turn errors of the file system into `FileError`.
+
+    Args:
+        what: the first words of its text, such as "the metrics were not written".
+        folder: the text also gives the room that is there.
+
     Raises:
-        FileError: in place of an error of the file system; `what` failed. With `folder` it says how much room is there.
+        FileError: in place of any OSError.
     """
     try:
         yield
@@ -52,7 +57,7 @@ def told(what: str, folder: Path | None = None) -> Iterator[None]:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """The whole file or, whoever dies, the former one; not yet durable. Raises OSError."""
+    """Replace a file at once: after a crash it has either text whole. Not durable yet. Raises OSError."""
     unfinished = file.with_name(f"{file.name}.{os.getpid()}")
     unfinished.write_text(text, encoding="utf-8")
     os.replace(unfinished, file)

@@ -4,13 +4,13 @@
     |-- ConfigError        wrong input; shown whole before anything starts (exit code 2)
     |-- RecordRefused      a record that is not what it must be; quarantined, its slot is issued again
     |-- ProtocolError      an illegal move of a state machine: our own mistake; the process stops
-    |-- FileError          a file cannot be written or read; the run ends and can be gone on with
+    |-- FileError          a file cannot be written or read; the run ends and can be resumed
     |-- BrokerError        Kafka said no, or what it holds is not what was asked for; the process stops
     |   |-- BrokerAway     ... or it is away; whoever asked asks again
     |   |-- OffsetGone     ... or the records are deleted; the reader joins anew
-    |   `-- LostData       ... or what going on needs is lost; nothing is changed
+    |   `-- LostData       ... or what resuming needs is lost; nothing is changed
     |-- DeadlineExceeded   a wait ended without what it waited for; the owner of the wait decides
-    |-- TransferError      a weight transfer failed; the round goes on without its member
+    |-- TransferError      a weight transfer failed; the round continues without its member
     `-- RunStopped         the run ended with a named cause; processes leave in order
 
 A message says what happened, the values, and what to do; for a record it names topic, partition, offset and key.
@@ -42,7 +42,7 @@ class Problem:
 
 
 class ConfigError(WeirError):
-    """Wrong input. Holds every `Problem` that was found, so that a person can mend all of them at once."""
+    """Wrong input. Holds every `Problem` that was found, so that a person can fix all of them at once."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: Sequence[Problem] = tuple(problems)
@@ -84,7 +84,7 @@ class OffsetGone(BrokerError):
 
 
 class LostData(BrokerError):
-    """A run cannot go on as it was: its broker no longer has what must be trained again. Nothing was changed."""
+    """A run cannot be resumed as it was: its broker no longer has what must be trained again. Nothing was changed."""
 
 
 class DeadlineExceeded(WeirError):
@@ -96,7 +96,7 @@ class TransferError(WeirError):
 
 
 class RunStopped(WeirError):
-    """The run has ended. `resumable` says whether `--resume` can go on with it."""
+    """The run has ended. `resumable`: whether `--resume` can continue it."""
 
     def __init__(self, reason: str, *, resumable: bool = True) -> None:
         self.reason = reason

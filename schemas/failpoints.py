@@ -2,7 +2,7 @@
 
 An entry names a point, the signal that the process sends to itself there, after @ at which passing (counted from 1), after / the
 only learner rank that is meant. With `WEIR_FAILPOINTS_ONCE=<folder>` each entry strikes once, whatever is started again: the
-folder gets a file of the point's name, which also tells the test that it happened. Without the first variable a point costs one
+folder gets a file of the point's name, which also shows the test that it happened. Without the first variable a point costs one
 look into an empty table.
 """
 
@@ -77,7 +77,7 @@ def parse(text: str) -> dict[str, Strike]:
 
 
 class Failpoints:
-    """Counts the passings of armed points; `due` tells when to strike."""
+    """Counts how often armed points are passed; `due` returns the signal once it is time to strike."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         rank = environment.get("RANK", "0")

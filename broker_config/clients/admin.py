@@ -1,7 +1,7 @@
 """Making, describing and deleting topics: what was asked for is read back, and every call has a deadline.
 
 A topic is returned only once the broker holds the settings that were asked for and every partition has a leader. Making
-`<run>.control` is the lock of a run id, so an existing topic is an error of its own: `TopicExists`.
+`<run>.control` is the lock of a run id, so an existing topic has its own error, `TopicExists`.
 
 A broker that is away, or has only just come back, is asked again until the deadline (`patience`).
 """

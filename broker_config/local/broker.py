@@ -1,6 +1,6 @@
 """A real Kafka broker on this machine: one node, loopback only; it keeps its data, and is back within seconds of a kill.
 
-It owns one folder (`folder`). Brokers with folders of their own run side by side and share the downloaded jars.
+It owns one folder (`folder`). Brokers with different folders run side by side and share the downloaded jars.
 
 Invariants: at most one broker runs on a folder, even if several processes start it at once (a file lock, and Kafka's own lock on
 its data); its ports stay the same over restarts, so that clients find it again; only a process that is known to be this broker is

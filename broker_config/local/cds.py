@@ -1,7 +1,7 @@
 """The class archive (AppCDS): Kafka's classes, parsed once and mapped by every later start of the broker and its tools.
 
 A broker that is started on a throw-away folder records the list of classes; Java turns the list into an archive, which appears by
-one rename. It also works with a Java that has no archive of its own, such as a trimmed runtime.
+one rename. It also works with a Java that ships without an archive, such as a trimmed runtime.
 """
 
 from __future__ import annotations

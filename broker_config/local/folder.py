@@ -24,7 +24,7 @@ from broker_config.deadline import Deadline
 from broker_config.local import broker_log
 from broker_config.local.server_properties import parse
 from broker_config.processes import ProcessId, file_lock
-from schemas.disk import room, told, write_whole
+from schemas.disk import file_errors, room, write_whole
 from schemas.errors import DeadlineExceeded
 
 MAIN = "kafka.Kafka"
@@ -94,11 +94,11 @@ class BrokerFolder:
         return MAIN, str(self.properties_file)
 
     def make(self) -> None:
-        with told(CANNOT_WRITE, self.root):
+        with file_errors(CANNOT_WRITE, self.root):
             self.root.mkdir(parents=True, exist_ok=True)
 
     def write(self, file: Path, text: str) -> None:
-        with told(CANNOT_WRITE, file.parent):
+        with file_errors(CANNOT_WRITE, file.parent):
             write_whole(file, text)
 
     def lock(self, deadline: Deadline) -> AbstractContextManager[None]:
@@ -137,7 +137,7 @@ class BrokerFolder:
 
     def begin_log(self) -> None:
         """An empty log; the former one is kept beside it."""
-        with told(CANNOT_WRITE, self.root):
+        with file_errors(CANNOT_WRITE, self.root):
             if self.log_file.exists():
                 os.replace(self.log_file, self.root / "broker.log.1")
             self.log_file.touch()

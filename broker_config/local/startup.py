@@ -86,7 +86,7 @@ class Startup:
         options = (*HEAP, *self._logging, *self.jvm_options)
         command = self.installation.command(*self.folder.command_end, options=options)
         with self.folder.log_file.open("ab") as output:
-            # In a session of its own: neither a Ctrl-C at the terminal nor the end of the starter ends the broker.
+            # In its own session: neither a Ctrl-C at the terminal nor the end of the starter ends the broker.
             child = subprocess.Popen(
                 command, cwd=self.folder.root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
             )

@@ -12,15 +12,15 @@ from broker_config.clients.admin import TopicInfo
 from broker_config.clients.stored import StoredRecord
 from broker_config.topics import Topics
 from launch.folders import RunFolder
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import MANIFEST, Manifest
+from learner.checkpoint import folders
+from learner.checkpoint.manifest import MANIFEST, Manifest
 from learner.replay.plan import nearest
 from learner.replay.sources import dump
 from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
 from learner.replay.sources.log import LogSource
 from learner.replay.sources.sealed import check_trained, follow
 from schemas.config.config import Config
-from schemas.disk import explain, told
+from schemas.disk import explain, file_errors
 from schemas.errors import ConfigError, Problem, RecordRefused, WeirError
 from schemas.model_files import model_folder
 from schemas.records.metrics import StepMetrics
@@ -34,7 +34,7 @@ class DumpedLog(Protocol):
     topics: Topics
     where: str
 
-    def outcomes(self) -> Mapping[int, StepMetrics]: ...
+    def step_metrics(self) -> Mapping[int, StepMetrics]: ...
 
     def records(self, topic: str) -> Iterable[StoredRecord]: ...
 
@@ -88,7 +88,7 @@ def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
     part = out.with_name(f".{out.name}.unfinished")
     shutil.rmtree(part, ignore_errors=True)
     try:
-        with told(f"{out} was not written", out.parent):  # an error names the room before the part is deleted
+        with file_errors(f"{out} was not written", out.parent):  # an error names the room before the part is deleted
             part.mkdir(parents=True)
             topics = _dump_topics(source, part, plan)
             shutil.copyfile(plan.folder.config, part / CONFIG)
@@ -113,14 +113,14 @@ def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
 def _manifests(folder: RunFolder) -> Iterator[Manifest]:
     for path in folder.checkpoints:
         try:
-            yield checkpoint.read(path)
+            yield folders.read(path)
         except WeirError:
             continue  # only its topic ids are wanted
 
 
 def _dump_topics(source: DumpedLog, part: Path, plan: DumpPlan) -> dict[str, DumpedTopic]:
     steps = range(plan.manifest.version, plan.steps.stop)
-    check_trained(steps, source.outcomes(), "--steps", plan.asked, source.where)
+    check_trained(steps, source.step_metrics(), "--steps", plan.asked, source.where)
     run, n = plan.manifest.run, plan.prompts_per_step
     made = {}
     for version in steps:

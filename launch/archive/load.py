@@ -20,7 +20,8 @@ from broker_config.clients.stored import StoredRecord
 from broker_config.deadline import Deadline
 from broker_config.topics import TopicSpec, parse, specs_for_run, version_spec
 from launch.archive.refill import TopicRefill
-from learner.checkpoint.folders import MANIFEST, Manifest, step_folder
+from learner.checkpoint.folders import step_folder
+from learner.checkpoint.manifest import MANIFEST, Manifest
 from learner.metrics_log import line_of
 from learner.replay.plan import places_in
 from learner.replay.sources import dump
@@ -28,7 +29,7 @@ from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpSource, Index
 from schemas.config import file as config_file
 from schemas.config.config import Config
 from schemas.config.kafka import KafkaConfig
-from schemas.disk import told
+from schemas.disk import file_errors
 from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ def load_dump(plan: LoadPlan, target: LoadTarget) -> None:
         source = DumpSource(plan.folder, index)
         for name in index.topics:
             target.fill(f"{run_id}.{name}", source.records(name), same_offsets=name != "metrics")
-        with told(f"the folder {home} was not made", home.parent):
+        with file_errors(f"the folder {home} was not made", home.parent):
             _make_folder(plan, part, ids)
             placing = True
             part.rename(home)
@@ -201,6 +202,6 @@ def _make_folder(plan: LoadPlan, part: Path, ids: Mapping[str, str]) -> None:
     manifest = Manifest.model_validate_json(manifest_file.read_text(encoding="utf-8"))
     own = {name: topic_id for name, topic_id in ids.items() if name.removeprefix(f"{config.run.id}.") in index.topics}
     manifest_file.write_text(manifest.model_copy(update={"topic_ids": own}).model_dump_json(indent=1), encoding="utf-8")
-    outcomes = DumpSource(source, index).outcomes()
-    lines = [line_of(step, outcomes[step].metrics) for step in sorted(outcomes)]
+    recorded = DumpSource(source, index).step_metrics()
+    lines = [line_of(step, recorded[step].metrics) for step in sorted(recorded)]
     (part / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")

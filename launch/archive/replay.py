@@ -15,7 +15,7 @@ from broker_config.locate import ENVIRONMENT
 from launch.observe.logtail import error_lines
 from launch.processes.children import Child
 from launch.processes.specs import ONE_NODE, ProcessSpec, process_environment
-from learner.replay.plan import Asked, Job
+from learner.replay.plan import ReplayPlan, ReplayRequest
 from schemas.errors import WeirError
 
 GRACE_S = 5.0
@@ -23,18 +23,18 @@ POLL_S = 0.1
 
 
 def run_replay(
-    asked: Asked,
-    job: Job,
+    request: ReplayRequest,
+    plan: ReplayPlan,
     bootstrap: str | None,
-    say: Callable[[str], None],
-    complain: Callable[[str], None],
+    print_line: Callable[[str], None],
+    print_error: Callable[[str], None],
     keep_open: Sequence[int] = (),
 ) -> int:
-    """Carry out a job to its end; returns its exit code (0 as recorded, 1 not, 2 wrong input).
+    """Run a replay to its end; returns its exit code (0 as recorded, 1 not, 2 wrong input).
 
     Args:
         bootstrap: the run's broker, None for a dump.
-        say, complain: where the lines of the report go, and its errors.
+        print_line, print_error: where the lines of the report go, and its errors.
         keep_open: file descriptors that the processes hold while they live.
 
     Raises:
@@ -44,16 +44,16 @@ def run_replay(
         report = Path(made) / "report.jsonl"
         report.touch()
         env = replay_environment(Path(made), bootstrap)
-        words = replay_command(asked, job.present.learner.nproc, report, verified=job.index is not None)
+        words = replay_command(request, plan.start_config.learner.nproc, report, verified=plan.index is not None)
         spec = ProcessSpec("replay", words, env, Path(made) / "replay.log", GRACE_S)
         child = Child(spec, Path.cwd(), keep_open)
         try:
             for entry in follow_report(report, lambda: child.poll() is not None):
                 if "line" in entry:
-                    say(entry["line"])
+                    print_line(entry["line"])
                     continue
                 for error in entry["errors"]:
-                    complain(f"error: {error}")
+                    print_error(f"error: {error}")
                 return int(entry["end"])
         finally:
             child.kill()
@@ -83,13 +83,16 @@ def follow_report(report: Path, over: Callable[[], bool]) -> Iterator[dict[str, 
             time.sleep(POLL_S)
 
 
-def replay_command(asked: Asked, nproc: int, report: Path, *, verified: bool = False) -> list[str]:
-    """A single process needs no torchrun, whose start takes seconds. `verified`: the dump's files were hashed already."""
+def replay_command(request: ReplayRequest, nproc: int, report: Path, *, verified: bool = False) -> list[str]:
+    """The command of the processes. A single one needs no torchrun, whose start takes seconds.
+
+    `verified`: the dump's files were hashed already.
+    """
     several = ["-m", "torch.distributed.run", *ONE_NODE, "--nproc-per-node", str(nproc)]
-    words = [sys.executable, *(several if nproc > 1 else []), "-m", "learner.replay", str(asked.folder)]
-    for name, value in (("--step", asked.step), ("--to", asked.to), ("--group", asked.group), ("--report", report)):
+    words = [sys.executable, *(several if nproc > 1 else []), "-m", "learner.replay", str(request.folder)]
+    for name, value in (("--step", request.step), ("--to", request.to), ("--group", request.group), ("--report", report)):
         words += [name, str(value)] if value is not None else []
-    for one in asked.sets:
+    for one in request.overrides:
         words += ["--set", one]
     if verified:
         words.append("--verified")

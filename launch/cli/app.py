@@ -207,7 +207,7 @@ def export(
 
 
 WRONG_USAGE: type[Any] = next(kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "show"))
-"""What the parser of the command line raises; typer has no name of its own for it. `show()` prints it, `exit_code` is 2."""
+"""What the parser of the command line raises; typer has no public name for it. `show()` prints it, `exit_code` is 2."""
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from launch.folders import RunFolder
-from schemas.disk import told
+from schemas.disk import file_errors
 from schemas.errors import ConfigError, Problem, WeirError
 
 
@@ -22,7 +22,7 @@ def copy_export(folder: RunFolder, step: int, out: Path) -> Path:
     if source not in folder.exports:
         raise WeirError(_missing(folder, step, source))
     unfinished = out.with_name(f".{out.name}.unfinished")
-    with told(f"{out} was not written"):
+    with file_errors(f"{out} was not written"):
         try:
             shutil.rmtree(unfinished, ignore_errors=True)
             out.parent.mkdir(parents=True, exist_ok=True)

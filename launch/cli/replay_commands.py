@@ -49,7 +49,7 @@ def replay(
     """
     from launch.archive.replay import run_replay
     from launch.processes.broker import use_broker
-    from learner.replay.plan import Asked, make_job
+    from learner.replay.plan import ReplayRequest, plan_replay
     from learner.replay.sources.dump import CONFIG, read_index
 
     if run is not None and from_ is not None:
@@ -57,14 +57,14 @@ def replay(
     if from_ is not None:
         read_index(from_)  # refuses a run's own folder, which cannot be replayed without its broker
     folder = from_ if from_ is not None else choose_run(run).on_this_machine()[0].path
-    asked = Asked(folder, step, to, group, sets or [])
-    job = make_job(asked)  # wrong input is reported before anything is started
-    load_config(folder / CONFIG, asked.sets)  # also in sections that the learner does not read
-    if job.index is not None:
-        code = run_replay(asked, job, None, typer.echo, note)
+    request = ReplayRequest(folder, step, to, group, sets or [])
+    plan = plan_replay(request)  # wrong input is reported before anything is started
+    load_config(folder / CONFIG, request.overrides)  # also in sections that the learner does not read
+    if plan.index is not None:
+        code = run_replay(request, plan, None, typer.echo, note)
     else:
-        with use_broker(job.config.kafka, note) as broker:
-            code = run_replay(asked, job, broker.bootstrap, typer.echo, note, broker.keep_open)
+        with use_broker(plan.config.kafka, note) as broker:
+            code = run_replay(request, plan, broker.bootstrap, typer.echo, note, broker.keep_open)
     if code:
         raise typer.Exit(code)
 

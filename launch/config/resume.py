@@ -31,7 +31,7 @@ def load_resumed(run: str | None, overrides: Sequence[str], runs: Path = Path("r
     before = config_file.read(folder.config)
     after = config_file.read(folder.config, overrides)
     forbidden = [
-        Problem(key, _flat(after).get(key), "cannot change in a run that is resumed", "leave it as it is, or start a new run")
+        Problem(key, _flat(after).get(key), "cannot change in a resumed run", "leave it as it is, or start a new run")
         for key in changed_keys(before, after)
         if not resumable(key)
     ]

@@ -27,7 +27,7 @@ def make_model(recipe: str, path: Path) -> None:
     """Make the model in this process, unless `path` holds one. Imports torch.
 
     Raises:
-        ConfigError: something else is at `path`, or what the recipe needs cannot be had.
+        ConfigError: something else is at `path`, or what the recipe needs is not available.
     """
     if is_model(path):
         return

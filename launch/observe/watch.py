@@ -1,4 +1,4 @@
-"""Reads a run's control, status and metrics topics into a `RunView`, on a thread of its own.
+"""Reads a run's control, status and metrics topics into a `RunView`, in its own thread.
 
 Only reads: joins no group, commits nothing. Topics that are not there yet are looked for once a second. A broker that is away is
 waited for, and the view continues when it is back; how long that may take is up to the supervisor.

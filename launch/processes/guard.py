@@ -2,8 +2,8 @@
 
     python -m launch.processes.guard --parent PID --grace SECONDS -- COMMAND...
 
-Starts COMMAND in a session of its own and becomes the parent of everything that it leaves behind (a "subreaper": torchrun's
-workers and vLLM's engine have sessions of their own, so that no process group holds them all). Invariant: this process ends
+Starts COMMAND in its own session and becomes the parent of everything that it leaves behind (a "subreaper": torchrun's
+workers and vLLM's engine have their own sessions, so that no process group holds them all). Invariant: this process ends
 only when no descendant is left, with COMMAND's exit code (128 + signal when it was killed by one). There is one for each process
 of a run, so it imports neither pydantic nor confluent_kafka.
 

@@ -1,4 +1,4 @@
-"""Making a missing model in a process of its own, while the broker starts: this process must not import torch."""
+"""Making a missing model in its own process, while the broker starts: this process must not import torch."""
 
 from __future__ import annotations
 

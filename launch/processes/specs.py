@@ -19,7 +19,7 @@ MODEL = "model"
 MODEL_GRACE_S = 1.0
 THREADS = "OMP_NUM_THREADS"
 ONE_NODE = ("--standalone", "--local-addr", "127.0.0.1")
-"""torchrun's options for ranks of one machine, which meet on loopback at a port of their own choice."""
+"""torchrun's options for ranks of one machine, which meet on loopback at a port that they choose."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from broker_config.processes import ProcessId
 from launch.processes.broker import BrokerUse
 from launch.supervise.events import BrokerBack, BrokerEvent, BrokerLost
 from schemas.config.kafka import KafkaConfig
-from schemas.disk import tells_of_full
+from schemas.disk import means_full_disk
 from schemas.errors import BrokerAway, BrokerError, DeadlineExceeded, WeirError
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,7 @@ class BrokerMonitor:
 
     def _lost(self, detail: str, *, ended: bool = False) -> None:
         self._away.set()
-        self._events.put(BrokerLost(detail, ended, ended and tells_of_full(detail)))
+        self._events.put(BrokerLost(detail, ended, ended and means_full_disk(detail)))
 
     def _back(self) -> None:
         if self._use.local is not None and self._dead:

@@ -64,5 +64,5 @@ class TopicEvents:
 
 
 def _is_of(identity: str, name: str) -> bool:
-    """Whether a producer on the topics is the process `name`, to which its identity adds a part of its own."""
+    """Whether a producer on the topics is the process `name`, to whose name its identity adds a random part."""
     return identity.startswith(f"{name}-")

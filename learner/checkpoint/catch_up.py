@@ -1,4 +1,4 @@
-"""Catching up compared with the first time: does a step that is trained again come out as it was recorded?"""
+"""Catching up, compared with the first time: does a step that is trained again come out as it was recorded?"""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CatchUp:
-    """Steps that are trained again after a resume, against what was recorded when they were trained first."""
+    """Steps that are trained again after a resume, compared with what was recorded when they were first trained."""
 
     steps: int = 0
     differing: list[int] = field(default_factory=list)
     unrecorded: int = 0
 
     def compare(self, version: int, state: str, recorded: str | None) -> None:
-        """One step: its state digest now, and the recorded one (None: no record of it)."""
+        """Count one step. `state`: its state digest now; `recorded`: the recorded one, None if there is none."""
         self.steps += 1
         if recorded is None:
             self.unrecorded += 1
@@ -26,8 +26,8 @@ class CatchUp:
             self.differing.append(version)
             log.warning("step=%d trained again to state %s, recorded was %s", version, state[:16], recorded[:16])
 
-    def outcome(self) -> dict[str, float]:
-        """Figures for the first new step after them, once; empty if there were none."""
+    def take_metrics(self) -> dict[str, float]:
+        """Log the counts and return them as metrics of the first new step, once; empty if no step was trained again."""
         if self.steps == 0:
             return {}
         first = f"the first that differs: {self.differing[0]}" if self.differing else "none differs"
@@ -39,6 +39,6 @@ class CatchUp:
             "resume/differing": float(len(self.differing)),
             "resume/unrecorded": float(self.unrecorded),
         }
-        # Once: these metrics belong to the first new step, and would be summed up wrong if every later one had them.
+        # Once: these metrics belong to the first new step, and sums would be wrong if every later one had them.
         self.steps, self.differing, self.unrecorded = 0, [], 0
         return found

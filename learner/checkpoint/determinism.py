@@ -8,15 +8,15 @@ from learner.checkpoint.manifest import Determinism
 
 
 def different_facts(recorded: Sequence[Determinism], here: Determinism) -> list[str]:
-    """Why a step may come out otherwise here: `threads 2, recorded 1`."""
-    told = []
+    """Why a step may come out differently here, such as `threads 2, recorded 1`; empty if nothing differs."""
+    different = []
     for name, now in here.model_dump().items():
         others = sorted({str(fact) for facts in recorded if (fact := getattr(facts, name)) != now})
         if others:
-            told.append(f"{name} {now}, recorded {' and '.join(others)}")
-    return told
+            different.append(f"{name} {now}, recorded {' and '.join(others)}")
+    return different
 
 
 def same_layout(recorded: Determinism, here: Determinism) -> bool:
-    """Whether the digest of a state can be compared at all: it is made of the ranks' shares, in the order of ranks."""
+    """Whether state digests can be compared: a digest is made of the ranks' shares, in the order of ranks."""
     return not [fact for fact in different_facts([recorded], here) if "parallel_size" in fact]

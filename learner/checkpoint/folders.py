@@ -1,7 +1,7 @@
-"""Checkpoint folders on disk: which there are, which are whole, and letting old ones go.
+"""Checkpoint folders on disk: which there are, which are whole, and deleting old ones.
 
 `checkpoints/step_00000012/` is whole or does not exist. A folder whose manifest is missing, or names a file that is missing or of
-another size, is damaged: it is never loaded, and named in a warning. Nothing here needs torch or megatron; `saving.py` writes.
+another size, is damaged: it is never loaded, and a warning names it. Nothing here needs torch or megatron. `saving.py` writes.
 """
 
 from __future__ import annotations
@@ -13,23 +13,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from learner.checkpoint.manifest import MANIFEST, Manifest, Offsets, fsync, write_manifest
+from learner.checkpoint.manifest import MANIFEST, Manifest, fsync, write_manifest
 from schemas.errors import WeirError
 from schemas.records.json_record import explain
-
-__all__ = [
-    "MANIFEST",
-    "Manifest",
-    "Offsets",
-    "latest",
-    "oldest",
-    "prune",
-    "read",
-    "rewrite_manifest",
-    "step_folder",
-    "versions",
-    "whole",
-]
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +28,7 @@ def step_folder(root: Path, version: int) -> Path:
 
 
 def read(folder: Path) -> Manifest:
-    """The manifest of a checkpoint folder.
+    """The manifest of a checkpoint folder whose files are all there.
 
     Sizes are compared, not bytes: hashing gigabytes at each start would take minutes, and what is loaded must have the manifest's
     state digest anyway.
@@ -71,7 +57,7 @@ def read(folder: Path) -> Manifest:
 
 
 def rewrite_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest of a whole checkpoint, at once or not at all. Its state stays. Raises OSError."""
+    """Replace the manifest of a whole checkpoint, at once or not at all. Its state is kept. Raises OSError."""
     write_manifest(folder, manifest)
     fsync(folder)
 
@@ -90,7 +76,7 @@ def latest(root: Path, *, at_most: int | None = None) -> tuple[Path, Manifest] |
 
 
 def whole(root: Path) -> list[tuple[Path, Manifest]]:
-    """All whole checkpoints, the oldest first. Damaged ones are left out without a word: `latest` names them."""
+    """All whole checkpoints, the oldest first. Damaged ones are left out silently: `latest` names them."""
     found = []
     for version in sorted(versions(root)):
         folder = step_folder(root, version)
@@ -102,14 +88,14 @@ def whole(root: Path) -> list[tuple[Path, Manifest]]:
 
 
 def oldest(root: Path) -> Manifest | None:
-    """The manifest of the oldest whole checkpoint."""
+    """The manifest of the oldest whole checkpoint, or None."""
     return next((manifest for _, manifest in whole(root)), None)
 
 
 def prune(root: Path, keep: int | None) -> list[int]:
-    """Delete whole checkpoints beyond the newest `keep` (None: none) and return their versions.
+    """Delete whole checkpoints beyond the newest `keep` (None: keep all); returns the versions of the deleted ones.
 
-    Only whole ones count and go: a damaged one is evidence, and counting it could leave no checkpoint to resume from.
+    Only whole ones are counted and deleted: a damaged one is evidence, and counting it could leave no checkpoint to resume from.
 
     Raises:
         OSError

@@ -1,15 +1,15 @@
 """Starting a run from another run's checkpoint: `run.fork_from`.
 
-The new run is its own: other id, uuid, topics and seals; its version 0 is the state that the other run had at that step: weights,
+The new run has its own id, uuid, topics and seals. Its version 0 is the state that the other run had at that step: weights,
 moments, position in the learning rate's schedule, random state. Neither torch nor megatron is imported here. Invariant: a run
-never starts from other bytes than were saved: of a dump the files are hashed, and what was loaded must have the saved digest.
+never starts from other bytes than were saved: a dump's files are hashed, and what was loaded must have the saved digest.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.determinism import same_layout
 from learner.checkpoint.manifest import Determinism
 from learner.replay.sources import dump
@@ -34,14 +34,14 @@ def find_fork(run: RunConfig, model: ModelConfig) -> Path | None:
     if asked.run is None or asked.step is None:
         return None
     home = _home(Path(run.dir), asked.run)
-    folder = checkpoint.step_folder(home / CHECKPOINTS, asked.step)
-    # A run's own folder was written by a learner on this machine; a dump came over a network or a disk of somebody's.
+    folder = folders.step_folder(home / CHECKPOINTS, asked.step)
+    # A run's own folder was written by a learner on this machine; a dump came over a network, or from somebody's disk.
     if dump.is_dump(home):
         dump.verify(home, (CONFIG, "model/", f"{CHECKPOINTS}/{folder.name}/"))
     try:
-        checkpoint.read(folder)
+        folders.read(folder)
     except WeirError as damage:
-        versions = sorted(checkpoint.versions(home / CHECKPOINTS))
+        versions = sorted(folders.versions(home / CHECKPOINTS))
         have = f"checkpoints there: {', '.join(map(str, versions))}" if versions else "there are none"
         raise ConfigError([Problem(f"{KEY}.step", asked.step, str(damage), have)]) from damage
     _check_model(home, model)
@@ -49,18 +49,20 @@ def find_fork(run: RunConfig, model: ModelConfig) -> Path | None:
 
 
 def check_forked(folder: Path, learner: LearnerConfig, here: Determinism, digest: str) -> None:
-    """Whether what was loaded from the checkpoint `folder` of another run is what was saved, if the layout allows comparing.
+    """Check that what was loaded from another run's checkpoint `folder` is what was saved, if the layout allows comparing.
 
     Args:
-        here: facts of this process. digest: of the state that was loaded.
+        learner: this run's config section.
+        here: facts of this process.
+        digest: of the state that was loaded.
 
     Raises:
         WeirError: it is another state.
     """
-    manifest = checkpoint.read(folder)
+    manifest = folders.read(folder)
     theirs = read(folder.parent.parent / CONFIG).get("learner") or {}
     sharded = theirs.get("use_distributed_optimizer", LearnerConfig.model_fields["use_distributed_optimizer"].default)
-    # The digest is over ranks in order, so the same state has another one under another layout: nothing can be said then.
+    # The digest is over ranks in order, so the same state has another one under another layout: it cannot be compared then.
     if sharded != learner.use_distributed_optimizer or not same_layout(manifest.determinism, here):
         return
     if digest != manifest.state_digest:
@@ -80,7 +82,11 @@ def _home(runs: Path, name: str) -> Path:
 
 
 def _check_model(home: Path, model: ModelConfig) -> None:
-    """Shapes and numbers must be those of the checkpoint, as far as both models' files are on this machine."""
+    """The model must be the checkpoint's, as far as both models' files are on this machine.
+
+    Raises:
+        ConfigError: another dtype, or another model.
+    """
     theirs = read(home / CONFIG).get("model") or {}
     if theirs.get("dtype", model.dtype) != model.dtype:
         why = f"the run that it forks from has {theirs['dtype']}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from schemas.config.config import Config
-from schemas.disk import told, write_whole
+from schemas.disk import file_errors, write_whole
 
 
 def kept_config(folder: Path, digest: str) -> Path:
@@ -14,7 +14,7 @@ def kept_config(folder: Path, digest: str) -> Path:
 
 
 def keep_config(config: Config) -> None:
-    """Write `config.<digest>.yaml` into the run's folder, once.
+    """Write `config.<digest>.yaml` to the run's folder, unless it is there.
 
     Raises:
         FileError: it cannot be written.
@@ -22,5 +22,5 @@ def keep_config(config: Config) -> None:
     # Keys that no step depends on are not in the digest: the first config of a digest stands for all of them.
     kept = kept_config(config.folder, config.digest)
     if not kept.exists():
-        with told("the run's config was not written", config.folder):
+        with file_errors("the run's config was not written", config.folder):
             write_whole(kept, config.to_yaml())

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: what it is, what its arithmetic depended on, and where a resumed learner reads on.
+"""The manifest of a checkpoint: what it is, what its arithmetic depended on, and where a resumed learner continues to read.
 
-The file is whole or not there, whoever dies while it is written; a folder without one is no checkpoint. Reading and writing
+The file is whole or not there, whoever dies while it is written. A folder without one is no checkpoint. Reading and writing
 manifests needs neither torch nor megatron.
 """
 
@@ -20,27 +20,28 @@ from schemas.config.learner import LearnerConfig
 MANIFEST = "manifest.json"
 
 
-class Record(BaseModel):
+class _ManifestPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Offsets(Record):
-    """Next offsets: where a resumed learner reads on."""
+class Offsets(_ManifestPart):
+    """Next offsets: where a resumed learner continues to read."""
 
     control: int
     status: int
     requests: dict[int, int] = Field(default_factory=dict)
     """By partition."""
     metrics: int = 0
-    """What was recorded of the steps after the checkpoint begins there."""
+    """Records of the steps after the checkpoint begin there."""
 
     @classmethod
     def of(cls, facts: ManifestFacts) -> Offsets:
+        """The offsets in the dispatcher's answer."""
         return cls(control=facts.control, status=facts.status, requests=dict(facts.requests), metrics=facts.metrics)
 
 
-class Determinism(Record):
-    """What a step's arithmetic depends on, besides config and seals. A replay under other facts compares with a tolerance."""
+class Determinism(_ManifestPart):
+    """What a step's arithmetic depends on, besides config and seals. A replay under other values compares with a tolerance."""
 
     torch: str
     megatron: str
@@ -57,8 +58,8 @@ class Determinism(Record):
     deterministic: bool
 
 
-class Manifest(Record):
-    """What a checkpoint is."""
+class Manifest(_ManifestPart):
+    """What a checkpoint is. `run`: its uuid; `incarnation`: of the learner that wrote it; `topic_ids`: by the topic's name."""
 
     format: Literal["weir.checkpoint/1"] = "weir.checkpoint/1"
     run: str
@@ -72,7 +73,7 @@ class Manifest(Record):
     determinism: Determinism
     created: str = Field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     files: dict[str, int] = Field(default_factory=dict)
-    """Relative path to bytes, filled in when it is written."""
+    """Size in bytes by relative path, filled in when the manifest is written."""
 
 
 def determinism(learner: LearnerConfig) -> Determinism:
@@ -96,7 +97,7 @@ def determinism(learner: LearnerConfig) -> Determinism:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write, or replace, the manifest in `folder`. The file is durable; its name is once the folder is made so (`fsync`).
+    """Write or replace the manifest in `folder`. The file is durable; its name becomes so with the folder (`fsync`).
 
     Raises:
         OSError

@@ -9,7 +9,7 @@ import json
 import logging
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.kept_config import kept_config
 from learner.checkpoint.manifest import Determinism, Manifest
 from schemas.config.config import Config
@@ -18,8 +18,8 @@ from schemas.errors import ConfigError, Problem, WeirError
 
 log = logging.getLogger(__name__)
 
-# What a step's result depends on, and a resumed run may change all the same: `decay` is grpo.max_num_steps, as far as the
-# learning rate's decay follows it. A run is often resumed to be made longer, and a phase's deadline was often why it ended.
+# What a step's result depends on and a resumed run may change all the same: `decay` is grpo.max_num_steps, as far as the learning
+# rate's decay follows it. A run is often resumed to make it longer, and a phase's deadline is often why it ended.
 CHANGEABLE = frozenset({"decay", "refit.phase_timeout_s", "refit.max_tries"})
 
 
@@ -30,17 +30,18 @@ def find_checkpoint(config: Config) -> tuple[Path, Manifest]:
         ConfigError: there is none, or the config has a key that a resumed run cannot change.
     """
     root = config.folder / "checkpoints"
-    found = checkpoint.latest(root)
+    found = folders.latest(root)
     if found is None:
         why = f"{root} has no whole checkpoint{damages(root)}"
-        raise ConfigError([Problem("--resume", config.run_id, why, "start the run anew, under another config.run_id")])
+        raise ConfigError([Problem("--resume", config.run_id, why, "start the run anew, under another run.id")])
     check_config(config, found[1])
     check_end(config.grpo.max_num_steps, found[1].version)
     return found
 
 
 def check_end(max_num_steps: int | None, version: int) -> None:
-    """
+    """Check that the run does not end before the checkpoint of `version`.
+
     Raises:
         ConfigError: more versions are trained than the run is to have.
     """
@@ -50,18 +51,19 @@ def check_end(max_num_steps: int | None, version: int) -> None:
 
 
 def check_config(config: Config, manifest: Manifest) -> None:
-    """
+    """Check that a run may be resumed from the checkpoint under `config`.
+
     Raises:
-        ConfigError: names every key that cannot be another one than when the checkpoint was made.
+        ConfigError: names every key that changed and must not, or the config under which the checkpoint was made is not there.
     """
     if config.digest == manifest.config_digest:
         return
-    # The digest says that something differs; only the config that was kept can say what.
+    # The digest shows that something differs; only the kept config shows what.
     kept = kept_config(config.folder, manifest.config_digest)
     if not kept.exists():
         why = f"its digest is {config.digest}, the checkpoint was made under {manifest.config_digest}, and {kept} is not there"
         raise ConfigError([Problem("--config", None, f"a key that cannot change has changed: {why}", "use the run's own config")])
-    # The id is none of the file's: it was given on the command line, or made from the time.
+    # The id is not in the file: it was given on the command line, or made from the time.
     before, now = load_for_process(kept, [f"run.id={json.dumps(config.run_id)}"]).digested, config.digested
     changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
     fix = "leave it, or start a new run (run.fork_from starts one from a checkpoint)"
@@ -81,11 +83,11 @@ def differences(before: Determinism, now: Determinism) -> list[str]:
 
 
 def damages(root: Path) -> str:
-    """What is wrong with the checkpoints that are there, as `: ...`."""
+    """What is wrong with the damaged checkpoints below `root`, as `: ...`; empty if none is damaged."""
     found = []
-    for version in sorted(checkpoint.versions(root)):
+    for version in sorted(folders.versions(root)):
         try:
-            checkpoint.read(checkpoint.step_folder(root, version))
+            folders.read(folders.step_folder(root, version))
         except WeirError as damage:
             found.append(str(damage))
     return f": {'; '.join(found)}" if found else ""

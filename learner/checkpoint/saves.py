@@ -1,8 +1,8 @@
 """Rank 0's checkpoints, from the copy of the state to the folder under its name.
 
-Three parts: all ranks copy or write their state (`begin`); all ranks agree that their files are written; rank 0 alone, from a
-thread of its own, asks whether the run is still its own, gives the folder its name, lets old ones go, and names to the dispatcher
-what nobody needs any more. The next step needs nothing of the third part, which may have to wait for the broker.
+Three parts: all ranks copy or write their state (`begin`); all ranks agree that their files are written; rank 0 alone, in its own
+thread, asks whether the run is still this learner's, gives the folder its name, deletes old checkpoints, and reports to the
+dispatcher what nobody needs any more. The next step does not need the third part, which may have to wait for the broker.
 
 Invariant: one checkpoint at a time, and they get their names in the order of their versions.
 """
@@ -15,14 +15,14 @@ import time
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.manifest import Manifest, Offsets, determinism
 from learner.checkpoint.saving import Saving
 from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle
 from learner.link.client import DispatcherClient
 from learner.link.messages import CheckpointSaved, FenceQuestion
 from schemas.config.config import Config
-from schemas.disk import told
+from schemas.disk import file_errors
 
 if TYPE_CHECKING:  # torch and megatron, which are not needed here
     from learner.ranks import Ranks
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 class Saves:
-    """`version`: what the learner starts with; it needs no checkpoint if it was loaded from one of this run."""
+    """`version`: the one that the learner starts with. It needs no checkpoint if it was loaded from one of this run."""
 
     def __init__(self, config: Config, worker: Worker, ranks: Ranks, dispatcher: DispatcherClient, version: int) -> None:
         self.last = version if version > 0 else -1
@@ -46,10 +46,14 @@ class Saves:
         self._published: Future[None] | None = None
 
     def begin(self, version: int, *, state_digest: str, weights_digest: str) -> None:
-        """Start the checkpoint of the present state. Without `checkpointing.async_save` it is also finished.
+        """Start the checkpoint of the present state. Without `checkpointing.async_save`, finish it too.
+
+        Args:
+            state_digest, weights_digest: of the present state.
 
         Raises:
-            FileError: this one or the one before it cannot be written.
+            FileError: this checkpoint or the one before it cannot be written.
+            WeirError: as `finish`.
         """
         # One at a time: a second would need a third copy of the state, and could get its name before the first.
         self.finish()
@@ -59,7 +63,7 @@ class Saves:
         try:
             self._worker.begin_save(version, incarnation)
         finally:
-            # Taken in any case: an answer that is left on the socket would be read as that of the next question.
+            # Taken in any case: an answer that is left on the socket would be read as the next question's.
             facts = self._dispatcher.manifest_facts()
         self._manifest = Manifest(
             run=facts.uuid,
@@ -78,18 +82,18 @@ class Saves:
 
     def turn(self) -> None:
         """Between two commands of the ranks: do what can be done without waiting. Raises as `finish`."""
-        # Whether rank 0's files are written is no proof for the others': `_agree` waits for those, which began at the same time.
+        # That rank 0's files are written is no proof for the others': `_agree` waits for those, which began at the same time.
         if self._worker.saving is not None and self._worker.saving.wait(0.0):
             self._agree()
         if self._published is not None and self._published.done():
             self._end()
 
     def finish(self) -> None:
-        """Wait until the checkpoint that was begun, if there is one, has its name.
+        """Wait until the checkpoint that was begun, if any, has its name.
 
         Raises:
             FileError: it cannot be written.
-            WeirError: another checkpoint has its name; LinkClosed: another learner has the config, or the dispatcher died.
+            WeirError: another checkpoint has its name; LinkClosed: another learner has the run, or the dispatcher died.
         """
         while self._worker.saving is not None:
             if self._worker.saving.wait(self._ranks.keepalive_s):
@@ -102,7 +106,7 @@ class Saves:
             self._end()
 
     def _agree(self) -> None:
-        """All ranks: their files are on disk. Then rank 0 goes on by itself."""
+        """All ranks confirm that their files are on disk. Then rank 0 continues alone."""
         self._ranks.send(FinishCheckpoint())
         saving, manifest, future = self._worker.finish_save(), self._manifest, Future[None]()
 
@@ -132,14 +136,14 @@ class Saves:
         self._retire()
 
     def _retire(self) -> None:
-        """Checkpoints beyond `keep` go, then what only they needed."""
+        """Delete checkpoints beyond `keep`, then what only they needed."""
         root = self._config.folder / "checkpoints"
-        with told("checkpoints beyond checkpointing.keep were not deleted"):
-            gone = checkpoint.prune(root, self._config.checkpointing.keep)
+        with file_errors("checkpoints beyond checkpointing.keep were not deleted"):
+            gone = folders.prune(root, self._config.checkpointing.keep)
         if not gone:
             return
         # Only after the folders are gone: records that a checkpoint needs are kept as long as somebody could resume from it.
-        oldest = checkpoint.oldest(root)
+        oldest = folders.oldest(root)
         if oldest is not None:
             offsets = oldest.next_offsets
             single = {"control": offsets.control, "status": offsets.status}

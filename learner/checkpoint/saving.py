@@ -3,8 +3,8 @@
 Megatron writes into `step_00000012.<incarnation>.tmp`; every rank makes its files durable; rank 0 writes `manifest.json` last and
 renames the folder onto a name that must not exist.
 
-Three parts, so that training can go on between them: `begin` (the state is copied, or written), `Saving.finish` (all ranks have
-written) and `Saving.publish` (rank 0 alone: the folder gets its manifest and its name). The first two are collective.
+Three parts, so that training can continue between them: `begin_saving` (the state is copied, or written), `Saving.finish` (all
+ranks have written) and `Saving.publish` (rank 0 alone: the folder gets its manifest and its name). The first two are collective.
 
 The files in `megatron/` are not safe to load from strangers: they hold pickled Python objects.
 """
@@ -32,14 +32,14 @@ log = logging.getLogger(__name__)
 _UNFINISHED = re.compile(r"step_\d{8}\.((\d+)|deleted)\.tmp")
 
 
-class Writing(Protocol):
+class PendingWrite(Protocol):
     """One rank's files on their way to disk."""
 
     def wait(self, timeout_s: float) -> bool:
         """Whether they are written, or cannot be, after `timeout_s` at most."""
 
     def finish(self) -> None:
-        """Collective. Raises OSError: a rank could not write."""
+        """Complete the files; collective. Raises OSError: a rank could not write."""
 
 
 class Saving:
@@ -47,7 +47,7 @@ class Saving:
 
     Args:
         root: the run's `checkpoints/`.
-        gather: collective; a number of each rank, for each rank.
+        gather: collective; takes a number from each rank and returns all of them, by rank.
     """
 
     def __init__(self, root: Path, version: int, incarnation: int, rank: int, gather: Callable[[int], list[int]]) -> None:
@@ -55,9 +55,10 @@ class Saving:
         self._final = step_folder(root, version)
         self._tmp = self._final.with_name(f"{self._final.name}.{incarnation}.tmp")
         self._rank, self._gather = rank, gather
-        self._writing: Writing | None = None
+        self._writing: PendingWrite | None = None
 
-    def begin(self, write: Callable[[Path], Writing | None]) -> None:
+    def begin(self, write: Callable[[Path], PendingWrite | None]) -> None:
+        """Make the folder and start to write; raises as `begin_saving`."""
         with self._reporting():
             with self._together():
                 if self._rank == 0:
@@ -72,7 +73,7 @@ class Saving:
         return self._writing is None or self._writing.wait(timeout_s)
 
     def finish(self) -> None:
-        """Make this rank's files durable; returns when all ranks have. All call it.
+        """Make this rank's files durable; returns when all ranks have done so. All call it.
 
         Raises:
             FileError: a rank could not write.
@@ -81,19 +82,19 @@ class Saving:
             if self._writing is not None:
                 self._writing.finish()
             with self._together():
-                # Every rank syncs all files: on a shared file system it cannot tell its own from the others'.
+                # Every rank syncs all files: on a shared file system it does not know which are its own.
                 for file in _files(self._tmp):
                     fsync(file)
 
     def publish(self, manifest: Manifest, confirm: Callable[[], None] = lambda: None) -> Path:
-        """Rank 0, after `finish`: the folder under its name.
+        """Rank 0, after `finish`: give the folder its manifest and its name; returns the folder.
 
-        `confirm` runs right before the rename and raises when this learner may no longer write. A valid folder of the same state
+        `confirm` runs right before the rename and raises when this learner may no longer write. A whole folder of the same state
         digest is kept; a damaged one becomes `.bad.<incarnation>`.
 
         Raises:
             FileError: the disk is full.
-            WeirError: a valid checkpoint of another state already has the name.
+            WeirError: a whole checkpoint of another state already has the name.
         """
         with self._reporting():
             _publish(self._tmp, self._final, manifest, confirm)
@@ -101,7 +102,7 @@ class Saving:
 
     @contextlib.contextmanager
     def _together(self) -> Iterator[None]:
-        """Collective: what fails on one rank fails on all. Without it the others would wait in the next collective for good."""
+        """Collective: what fails on one rank fails on all. Otherwise the others would wait in the next collective for ever."""
         failure: OSError | None = None
         try:
             yield
@@ -113,7 +114,7 @@ class Saving:
 
     @contextlib.contextmanager
     def _reporting(self) -> Iterator[None]:
-        """A full disk is one clear error, and what was written of the checkpoint makes room again."""
+        """Turn an OSError into one clear error, and delete what was written of the checkpoint to make room again."""
         try:
             yield
         except OSError as error:
@@ -121,15 +122,15 @@ class Saving:
                 shutil.rmtree(self._tmp, ignore_errors=True)
             raise FileError(
                 f"the checkpoint of version {self.version} was not written: {error}; {room(self._final)}; make room there "
-                "(checkpointing.keep bounds how many checkpoints stay) and go on with --resume"
+                "(checkpointing.keep bounds how many checkpoints stay) and resume with --resume"
             ) from error
 
 
-def begin(
+def begin_saving(
     root: Path,
     version: int,
     incarnation: int,
-    write: Callable[[Path], Writing | None],
+    write: Callable[[Path], PendingWrite | None],
     *,
     rank: int,
     gather: Callable[[int], list[int]],
@@ -137,7 +138,7 @@ def begin(
     """Start a checkpoint. All ranks call it with their own `write`, which fills the folder it is given (`Policy.begin_save`).
 
     Raises:
-        FileError: what is written at once cannot be.
+        FileError: the folder or the state cannot be written; a state that is written in the background fails in `finish`.
     """
     saving = Saving(root, version, incarnation, rank, gather)
     saving.begin(write)
@@ -158,8 +159,8 @@ def sweep(root: Path, incarnation: int) -> list[str]:
 
 
 def _publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], None]) -> None:
-    # The order is the point: files (synced by `finish`), manifest, their folders' entries, and only then the name. Whatever is
-    # under the name after a power cut is whole.
+    # The order matters: files (synced by `finish`), manifest, their folders' entries, and only then the name. Whatever has the
+    # name after a power cut is whole.
     reach("learner.before_manifest")
     files = {str(file.relative_to(tmp)): file.stat().st_size for file in _files(tmp)}
     write_manifest(tmp, manifest.model_copy(update={"files": files}))
@@ -180,7 +181,7 @@ def _publish(tmp: Path, final: Path, manifest: Manifest, confirm: Callable[[], N
                     f"{final} holds state {there.state_digest[:16]} of run {there.run}, this learner has state "
                     f"{manifest.state_digest[:16]} of run {manifest.run} at this version; move that folder away or resume from it"
                 )
-            # A resumed learner comes by its own checkpoints again. The older one stays: others may be reading it.
+            # A resumed learner saves the same versions again. The older checkpoint stays: others may be reading it.
             shutil.rmtree(tmp)
             return
     tmp.rename(final)

@@ -39,10 +39,10 @@ def main() -> int:
     config = load_for_process(args.config, args.overrides)
     (config.folder / "logs").mkdir(parents=True, exist_ok=True)
     logs.configure(file=str(config.folder / "logs" / "dispatcher.log"))
-    loop, saves = (Link(socket.socket(fileno=end)) for end in args.links)
-    answers = Answers(loop, owing=True)
+    loop_link, save_link = (Link(socket.socket(fileno=end)) for end in args.links)
+    answers = Answers(loop_link, owing=True)
     try:
-        serve(config, answers, Answers(saves), args.checkpoint, accept_loss=args.accept_loss)
+        serve(config, answers, Answers(save_link), args.checkpoint, accept_loss=args.accept_loss)
     except ConfigError as error:
         answers.answer(RunRefused(str(error), lost_data=False))
         return 2

@@ -34,13 +34,18 @@ from schemas.weights.plan import make_plan, tensor_index
 STANDSTILL_S = 60.0
 
 
-def serve(config: Config, loop: Answers, saves: Answers, checkpoint: Path | None, *, accept_loss: bool) -> None:
+def serve(config: Config, loop_link: Answers, save_link: Answers, checkpoint: Path | None, *, accept_loss: bool) -> None:
     """Claim the run, report that to rank 0, and dispatch until the run is over.
 
-    loop, saves: both links to rank 0; checkpoint: what rank 0 resumes from.
+    Args:
+        loop_link: for the questions of rank 0's loop.
+        save_link: for those of its checkpoints.
+        checkpoint: the folder that rank 0 resumes from, if it does.
+        accept_loss: resume even if data of the run is lost.
 
     Raises:
         LostData: before anything was changed.
+        ConfigError: the checkpoint or the run id is another run's.
         WeirError
     """
     bootstrap = locate.bootstrap_servers(config.kafka, Deadline(config.kafka.timeout_s))
@@ -68,12 +73,12 @@ def serve(config: Config, loop: Answers, saves: Answers, checkpoint: Path | None
         claimed,
         core,
         inbox,
-        _collaborators(config, bootstrap, claimed, core, Rank0(loop, saves), control, writer, inbox.put),
+        _collaborators(config, bootstrap, claimed, core, Rank0(loop_link, save_link), control, writer, inbox.put),
         vocab_size=int(model_config(model_folder(config.model.path))["vocab_size"]),
         recorded={step: outcome for step, outcome in recorded.items() if lost_from is None or step < lost_from},
     )
     losses = [loss.text for loss in found.losses] if found is not None else []
-    loop.answer(ClaimWon(claimed.uuid, claimed.incarnation, lost_from, losses))
+    loop_link.answer(ClaimWon(claimed.uuid, claimed.incarnation, lost_from, losses))
     shell.run()
     # Only a run that ended well waits for its last records; after a failure the broker may be gone, and the process just ends.
     shell.close()

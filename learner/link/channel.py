@@ -161,4 +161,4 @@ class Answers:
                 if self._owing.is_set():
                     self._link.send(Alive())
         except LinkClosed:
-            return  # whoever waits for a question learns of it
+            return  # the thread that waits for a question reports it

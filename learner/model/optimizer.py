@@ -88,7 +88,7 @@ def step(optimizer: Any, clip_grad: float) -> tuple[bool, float]:
 def state_digest(optimizer: Any, scheduler: Any, *, replica: int) -> str:
     """sha256 (hex) over float32 weights, moments, steps and the schedule's position of all ranks, in rank order.
 
-    `replica` is this rank's data-parallel index if its state is a copy of that of index 0, and 0 if it is a part of its own.
+    `replica` is this rank's data-parallel index if its state is a copy of that of index 0, and 0 if it is a part of the whole.
     The copies are compared on the way.
 
     Raises:

@@ -117,7 +117,7 @@ class Policy:
     def logprobs(self, batch: TrainBatch) -> Tensor:
         """float32 [B, S] of the current policy, without gradient: on generated tokens the log-probability given what stands
         before them, 0 elsewhere. Bit for bit what `train_step` computes when both micro batch sizes are the same."""
-        # The same cut as in training: a padded length of its own would change the last bits of the attention's sums.
+        # The same cut as in training: another padded length would change the last bits of the attention's sums.
         size = self._learner.logprob_micro_batch_size or self._learner.train_micro_batch_size
         out = torch.zeros(batch.tokens.shape, dtype=torch.float32, device=self._device)
         pieces = list(micro_batches(batch, size))
@@ -148,7 +148,7 @@ class Policy:
 
         The previous policy is the one at the start of the call. With a single optimizer step that is the current one, so its
         log-probabilities come from the training pass itself. A gradient that is not finite changes no weight: `skipped_step`
-        counts it, and the schedule goes on all the same.
+        counts it, and the schedule advances all the same.
 
         Raises:
             ValueError: `learner.train_global_batch_size` does not cut the batch evenly, or contradicts `force_on_policy_ratio`.
@@ -259,7 +259,7 @@ class Policy:
         )
         wrapped = DistributedDataParallel(self._config, ddp, inner)
         # After the last micro batch: reduces over data-parallel ranks, adds up norms under sequence parallelism and a tied
-        # embedding over stages, and divides by the global token count. Without it each rank trains a model of its own.
+        # embedding over stages, and divides by the global token count. Without it each rank trains its own model.
         self._config.finalize_model_grads_func = finalize_model_grads
         self._config.grad_scale_func = None  # neither float32 nor bfloat16 needs the loss scaled
         return wrapped
@@ -321,7 +321,7 @@ class Policy:
         terms = objective(self._surrogate, curr, inputs, counts, self._loss_fn)
         sums = token_sums(curr, inputs, terms, counts, self._loss_fn)
         by_age, worst = age_sums(prev, piece.gen_logprobs, inputs.mask_BT, piece.ages)
-        # megatron adds these up in an int32 of its own and divides the gradient by the total.
+        # megatron adds these up in its own int32 and divides the gradient by the total.
         tokens = inputs.mask_BT.sum(dtype=torch.float64).to(torch.int32)
         return terms.objective, tokens, (sums, by_age, worst)
 

@@ -55,7 +55,7 @@ def transformer_config(family: Family, hf: Any, learner: LearnerConfig, dtype: t
         # The loss is a sum; megatron divides the gradient by the tokens of the whole batch, once, at the end.
         calculate_per_token_loss=True,
         deterministic_mode=learner.deterministic and uses_transformer_engine(),
-        # Micro batches differ in length; stages then tell each other the shapes, else gloo crashes. megatron allows that with
+        # Micro batches differ in length: the stages send each other the shapes, else gloo crashes. megatron allows that with
         # this dispatcher of experts only, and checks it for dense models too.
         variable_seq_lengths=pipelined,
         moe_token_dispatcher_type="alltoall" if pipelined else "allgather",

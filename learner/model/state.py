@@ -93,7 +93,7 @@ def begin(folder: Path, model: Any, optimizer: Any, scheduler: Any, *, backgroun
         OSError: what is written at once cannot be.
     """
     target = folder / FOLDER
-    # Every rank opens files in it, so it must be there before any of them goes on.
+    # Every rank opens files in it, so it must be there before any of them continues.
     if dist.get_rank() == 0:
         target.mkdir(parents=True, exist_ok=True)
     dist.barrier()
@@ -162,7 +162,7 @@ def load(folder: Path, model: Any, optimizer: Any, scheduler: Any) -> None:
     for group, configured in zip(optimizer.param_groups, own, strict=True):
         group.update(configured)
     # Of the schedule only the position is state. megatron's own loading demands the very numbers that the checkpoint was made
-    # with, also those of a schedule's end that a run which goes on for longer has moved.
+    # with, also those of the end of a schedule, which a longer run has moved.
     scheduler.num_steps = 0
     scheduler.step(int(tree["scheduler"]["num_steps"]))
     torch.set_rng_state(tree["rng"])

@@ -1,6 +1,6 @@
-"""Which keys of a run's config may be others when its sealed batches are trained again. Pure.
+"""Which keys of a run's config may change when its sealed batches are trained again. Pure.
 
-The records and the checkpoint are there already: a key under which they would be others cannot be tried out on them.
+The records and the checkpoint exist already: a key that they depend on cannot change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FREE_KEYS = frozenset(
         "model.tokenizer",
     }
 )
-"""Keys of other sections that only say how groups are weighed, how long the run goes on, or where its model lies now."""
+"""Keys of other sections that only say how groups are weighed, how long the run is, or where its model lies now."""
 
 _SEALED = "the batch is the sealed one"
 _MADE = (
@@ -36,10 +36,10 @@ _REASONS = {
 
 
 def check_changes(overrides: Iterable[str]) -> None:
-    """Refuse every override whose key is none that can be changed. Unknown sections are left to whoever reads the config.
+    """Refuse every override whose key cannot change. Unknown sections are left to whoever reads the config.
 
     Raises:
-        ConfigError: all such keys, each with why.
+        ConfigError: all such keys, each with its reason.
     """
     problems = list(_refused(override.partition("=")[0] for override in overrides if "=" in override))
     if problems:

@@ -1,4 +1,4 @@
-"""A step that was trained again against what the run recorded of it. Pure.
+"""A replayed step compared with what the run recorded of it. Pure.
 
 On a CPU, with everything that the arithmetic depends on as it was, a step comes out bit for bit. Otherwise numbers are compared
 within a tolerance, and digests are not compared at all.
@@ -36,11 +36,11 @@ OF_DTYPE = {"float32": Tolerance(1e-3, 1e-4), "bfloat16": Tolerance(5e-2, 5e-3)}
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class StepFigures:
     """What came out of a step: metrics without `train/`, digests of the state and of the weights that are sent.
 
-    `measured` are the names of all metrics that were made; those without a finite number are not in `metrics`. A record holds
-    only finite ones, and more than a replay makes, such as times.
+    `measured`: the names of all metrics that were computed. `metrics` holds only those with a finite value, as a record does. A
+    record also holds metrics that a replay does not compute, such as times.
     """
 
     metrics: Mapping[str, float]
@@ -49,13 +49,13 @@ class Figures:
     measured: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, metrics: Mapping[str, float], state_digest: str | None, weights_digest: str | None) -> Figures:
+    def of(cls, metrics: Mapping[str, float], state_digest: str | None, weights_digest: str | None) -> StepFigures:
         named = {name.removeprefix("train/"): value for name, value in metrics.items()}
         kept = {name: value for name, value in named.items() if math.isfinite(value)}
         return cls(kept, state_digest, weights_digest, frozenset(named))
 
 
-class Verdict(StrEnum):
+class StepVerdict(StrEnum):
     EQUAL = "equal"
     CLOSE = "agrees"
     DIFFERS = "DIFFERS"
@@ -63,32 +63,34 @@ class Verdict(StrEnum):
 
     @property
     def good(self) -> bool:
-        """Whether the step came out as the run recorded it, as far as that can be told."""
-        return self in (Verdict.EQUAL, Verdict.CLOSE)
+        """Whether the step came out as the run recorded it, as far as that can be known."""
+        return self in (StepVerdict.EQUAL, StepVerdict.CLOSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """`line`: for a person."""
+
     step: int
-    verdict: Verdict
+    verdict: StepVerdict
     line: str
 
 
-def compare(step: int, recorded: Figures | None, replayed: Figures, tolerance: Tolerance | None) -> Comparison:
-    """`tolerance` None: everything that the replay makes must have been recorded, and be the same to the last bit."""
+def compare(step: int, recorded: StepFigures | None, replayed: StepFigures, tolerance: Tolerance | None) -> Comparison:
+    """Compare one step. Without a `tolerance` all that the replay computes must have been recorded, and agree to the last bit."""
     if recorded is None:
-        return _comparison(step, Verdict.UNRECORDED, _shown(replayed))
+        return _comparison(step, StepVerdict.UNRECORDED, _shown(replayed))
     different = _different(recorded, replayed, tolerance)
     if different:
-        return _comparison(step, Verdict.DIFFERS, different)
-    return _comparison(step, Verdict.EQUAL if tolerance is None else Verdict.CLOSE, _shown(replayed, recorded, tolerance))
+        return _comparison(step, StepVerdict.DIFFERS, different)
+    return _comparison(step, StepVerdict.EQUAL if tolerance is None else StepVerdict.CLOSE, _shown(replayed, recorded, tolerance))
 
 
-def _comparison(step: int, verdict: Verdict, parts: Sequence[str]) -> Comparison:
+def _comparison(step: int, verdict: StepVerdict, parts: Sequence[str]) -> Comparison:
     return Comparison(step, verdict, f"step {step}  {verdict:<7}  " + "  ".join(parts))
 
 
-def _shown(replayed: Figures, recorded: Figures | None = None, tolerance: Tolerance | None = None) -> list[str]:
+def _shown(replayed: StepFigures, recorded: StepFigures | None = None, tolerance: Tolerance | None = None) -> list[str]:
     parts = []
     for name in COMPARED:
         if name in replayed.metrics:
@@ -101,7 +103,7 @@ def _shown(replayed: Figures, recorded: Figures | None = None, tolerance: Tolera
     return parts
 
 
-def _different(recorded: Figures, replayed: Figures, tolerance: Tolerance | None) -> list[str]:
+def _different(recorded: StepFigures, replayed: StepFigures, tolerance: Tolerance | None) -> list[str]:
     parts = []
     a, b = recorded.metrics, replayed.metrics
     names = COMPARED if tolerance is not None else [*COMPARED, *sorted((b.keys() | replayed.measured) - set(COMPARED))]
@@ -131,10 +133,10 @@ def _digest(value: str | None) -> str:
     return "none" if value is None else value[:SHOWN]
 
 
-def changes(step: int, recorded: Figures | None, replayed: Figures) -> list[str]:
-    """What another configuration makes of a step: one line for each metric that moved, recorded -> replayed."""
+def changes(step: int, recorded: StepFigures | None, replayed: StepFigures) -> list[str]:
+    """The step under another config, compared with its record: one line for each metric that moved, recorded -> replayed."""
     if recorded is None:
-        return [_comparison(step, Verdict.UNRECORDED, _shown(replayed)).line]
+        return [_comparison(step, StepVerdict.UNRECORDED, _shown(replayed)).line]
     both = [name for name in replayed.metrics if name in recorded.metrics]
     moved = [name for name in both if replayed.metrics[name] != recorded.metrics[name]]
     gone = [name for name in COMPARED if (name in recorded.metrics) != (name in replayed.metrics)]
@@ -153,9 +155,9 @@ def changes(step: int, recorded: Figures | None, replayed: Figures) -> list[str]
 
 def reasons_for_tolerance(recorded: Sequence[Determinism], here: Determinism) -> list[str]:
     """Why bits cannot be compared; empty if they can."""
-    told = different_facts(recorded, here)
+    reasons = different_facts(recorded, here)
     if here.device != "cpu":
-        told.append(f"sums on a GPU ({here.device}) have no fixed order")
+        reasons.append(f"sums on a GPU ({here.device}) have no fixed order")
     if not here.deterministic:
-        told.append("learner.deterministic is false")
-    return told
+        reasons.append("learner.deterministic is false")
+    return reasons

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.manifest import Determinism, Manifest
 from learner.replay.changes import check_changes
 from learner.replay.sources import dump
@@ -43,19 +43,22 @@ class GroupKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a person asked for. `folder`: of the config, or of a dump; `verified`: the dump's files were hashed already."""
+class ReplayRequest:
+    """What a person asked for.
+
+    `folder`: the run's, or a dump; `overrides`: of the config, as `key=value`; `verified`: the dump's files were hashed already.
+    """
 
     folder: Path
     step: int | None = None
     to: int | None = None
     group: str | None = None
-    sets: Sequence[str] = ()
+    overrides: Sequence[str] = ()
     verified: bool = False
 
     @property
     def steps(self) -> list[tuple[str, object, Sequence[int]]]:
-        """(option, value as it was given, the versions that it asks for)."""
+        """(option, value as it was given, the versions that it asks for), one entry an option."""
         if self.group is not None:
             return [("--group", self.group, [GroupKey.parse(self.group).version])]
         if self.step is None:
@@ -65,11 +68,12 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ReplayPlan:
     """Load `checkpoint`, train up to version `first`, then look at a group, or train `first` to `last`.
 
-    `run` is the config that the steps were trained with; `changed` another one, from `first` on. `facts`: what the arithmetic
-    depended on in the run's checkpoints around these steps. `notes`: what a person should know before.
+    `config` is the one that the steps were trained with; `changed` another one, from `first` on. `facts`: what the arithmetic
+    depended on in the run's checkpoints around these steps. `topic_ids`: by topic, as far as these checkpoints know them.
+    `notes`: what a person should know before.
     """
 
     folder: Path
@@ -86,36 +90,38 @@ class Job:
     notes: Sequence[str] = field(default_factory=tuple)
 
     @property
-    def present(self) -> Config:
+    def start_config(self) -> Config:
         """The config that the processes start with."""
         return self.changed if self.changed is not None and self.first == self.manifest.version else self.config
 
 
-def make_job(asked: Asked) -> Job:
-    """
+def plan_replay(request: ReplayRequest) -> ReplayPlan:
+    """The plan for a request. Reads the run's folder, or verifies the dump.
+
     Raises:
-        ConfigError: steps that make no sense, a change that is no config or cannot be made, a folder that is none of a run.
-        WeirError: there is no whole checkpoint to start from; names those that are damaged.
+        ConfigError: steps that make no sense, an override that is wrong or cannot be applied, a folder that is no run's.
+        WeirError: there is no whole checkpoint to start from; names the damaged ones.
     """
-    group = GroupKey.parse(asked.group) if asked.group is not None else None
-    first, last = _steps(asked, group)
-    check_changes(asked.sets)
-    index = _index(asked) if dump.is_dump(asked.folder) else None
-    folder, manifest, damaged = nearest(asked.folder / CHECKPOINTS, first)
-    config, changed, idle = _configs(asked, index)
+    group = GroupKey.parse(request.group) if request.group is not None else None
+    first, last = _steps(request, group)
+    check_changes(request.overrides)
+    index = _index(request) if dump.is_dump(request.folder) else None
+    folder, manifest, damaged = nearest(request.folder / CHECKPOINTS, first)
+    config, changed, idle = _configs(request, index)
     if group is not None and group.slot >= config.grpo.num_prompts_per_step:
         why = f"slots are 0 to {config.grpo.num_prompts_per_step - 1}"
         raise ConfigError([Problem("--group", group.text, why, "give one of them")])
     if changed is not None and group is not None:
         why = "a group is looked at as it was trained"
-        raise ConfigError([Problem("--set", ", ".join(asked.sets), why, "leave --set or --group out")])
+        raise ConfigError([Problem("--set", ", ".join(request.overrides), why, "leave --set or --group out")])
     if changed is not None and first != manifest.version and _layout(changed) != _layout(config):
         why = f"the layout cannot change between the checkpoint of version {manifest.version} and step {first}"
-        raise ConfigError([Problem("--set", ", ".join(asked.sets), why, f"give --step {manifest.version}, or leave the layout")])
-    later = [found for found in _whole(asked.folder / CHECKPOINTS) if found.version > manifest.version]
+        fix = f"give --step {manifest.version}, or leave the layout"
+        raise ConfigError([Problem("--set", ", ".join(request.overrides), why, fix)])
+    later = [found for _, found in folders.whole(request.folder / CHECKPOINTS) if found.version > manifest.version]
     until = min((found.version for found in later if found.version > last), default=last)
-    return Job(
-        folder=asked.folder,
+    return ReplayPlan(
+        folder=request.folder,
         config=config,
         changed=changed,
         checkpoint=folder,
@@ -133,29 +139,30 @@ def make_job(asked: Asked) -> Job:
     )
 
 
-def _index(asked: Asked) -> Index:
-    """The index of the dump, whose files are as they were written, and which holds the steps."""
-    index = dump.read_index(asked.folder)
-    for option, value, steps in asked.steps:
+def _index(request: ReplayRequest) -> Index:
+    """The index of the dump, which holds the steps and whose files are as they were written."""
+    index = dump.read_index(request.folder)
+    for option, value, steps in request.steps:
         if not all(index.checkpoint <= step <= index.last for step in steps):
             why = f"the dump holds versions {index.checkpoint} to {index.last}"
             raise ConfigError([Problem(option, value, why, "give steps among them, or dump the run again")])
-    return index if asked.verified else dump.verify(asked.folder)
+    return index if request.verified else dump.verify(request.folder)
 
 
-def _steps(asked: Asked, group: GroupKey | None) -> tuple[int, int]:
+def _steps(request: ReplayRequest, group: GroupKey | None) -> tuple[int, int]:
     if group is not None:
-        if asked.step not in (None, group.version) or asked.to is not None:
-            raise ConfigError([Problem("--step", asked.step, f"--group {group.text} says the step", "leave --step and --to out")])
+        if request.step not in (None, group.version) or request.to is not None:
+            why = f"--group {group.text} says the step"
+            raise ConfigError([Problem("--step", request.step, why, "leave --step and --to out")])
         return group.version, group.version
-    if asked.step is None:
+    if request.step is None:
         raise ConfigError([Problem("--step", None, "required", "give the version to train again, such as --step 12")])
-    last = asked.step if asked.to is None else asked.to
-    if asked.step < 0 or last < asked.step:
+    last = request.step if request.to is None else request.to
+    if request.step < 0 or last < request.step:
         raise ConfigError(
-            [Problem("--to", last, f"steps {asked.step} to {last} are none", "give --step A --to B with 0 <= A <= B")]
+            [Problem("--to", last, f"steps {request.step} to {last} are none", "give --step A --to B with 0 <= A <= B")]
         )
-    return asked.step, last
+    return request.step, last
 
 
 def nearest(root: Path, step: int) -> tuple[Path, Manifest, list[str]]:
@@ -164,12 +171,12 @@ def nearest(root: Path, step: int) -> tuple[Path, Manifest, list[str]]:
     Raises:
         WeirError: there is none.
     """
-    versions = checkpoint.versions(root)
+    versions = folders.versions(root)
     damaged: list[str] = []
     for version in sorted((v for v in versions if v <= step), reverse=True):
-        folder = checkpoint.step_folder(root, version)
+        folder = folders.step_folder(root, version)
         try:
-            return folder, checkpoint.read(folder), damaged
+            return folder, folders.read(folder), damaged
         except WeirError as damage:
             damaged.append(str(damage))
     if damaged:
@@ -178,37 +185,30 @@ def nearest(root: Path, step: int) -> tuple[Path, Manifest, list[str]]:
     raise WeirError(f"step {step} needs a checkpoint of version {step} or lower in {root}: {have}")
 
 
-def _whole(root: Path) -> list[Manifest]:
-    found = []
-    for version in sorted(checkpoint.versions(root)):
-        try:
-            found.append(checkpoint.read(checkpoint.step_folder(root, version)))
-        except WeirError:
-            continue  # told where it matters: when it would have been the one to start from
-    return found
+def _configs(request: ReplayRequest, index: Index | None) -> tuple[Config, Config | None, list[str]]:
+    """(config as trained, changed config or None, overrides that no step depends on, such as where the model lies).
 
-
-def _configs(asked: Asked, index: Index | None) -> tuple[Config, Config | None, list[str]]:
-    """(as trained, as asked for, changes that no step depends on, such as where the model lies: they hold for both)."""
-    path = str(asked.folder / CONFIG)
-    places = places_in(asked.folder) if index is not None else []
+    The last ones are part of both configs.
+    """
+    path = str(request.folder / CONFIG)
+    places = places_in(request.folder) if index is not None else []
     plain = load_for_process(path, places)
-    harmless = [one for one in asked.sets if _digest(path, [*places, one]) == plain.digest]
+    harmless = [one for one in request.overrides if _digest(path, [*places, one]) == plain.digest]
     config = load_for_process(path, [*places, *harmless])
-    if len(harmless) == len(asked.sets):
+    if len(harmless) == len(request.overrides):
         return config, None, harmless
-    return config, load_for_process(path, [*places, *asked.sets]), harmless
+    return config, load_for_process(path, [*places, *request.overrides]), harmless
 
 
 def _digest(path: str, overrides: Sequence[str]) -> str | None:
     try:
         return load_for_process(path, overrides).digest
     except ConfigError:
-        return None  # wrong, or right only together with others: told when all are loaded
+        return None  # wrong, or right only together with others: reported when all are loaded
 
 
 def places_in(folder: Path, at: Path | None = None) -> list[str]:
-    """Overrides that make a config use the model that lies in the dump `folder`, or will lie in `at` once it was copied there."""
+    """Overrides that make a config use the model in the dump `folder`, or in `at`, where the dump will be copied."""
     home, found = folder if at is None else at, []
     if (folder / "model").is_dir():
         found += [_override("model.path", home / "model"), "model.build=null"]

@@ -1,4 +1,4 @@
-"""What a replay tells: lines for a person, and how it ended. On standard output, or as JSON lines into a file for `weir`."""
+"""What a replay reports: lines for a person, and how it ended. On standard output, or as JSON lines in a file for `weir`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 EQUAL, DIFFERS, WRONG_INPUT = 0, 1, 2
 
 
-class Report:
-    """Rank 0 only."""
+class ReplayReport:
+    """Rank 0 only. `file`: where the JSON lines go; None for standard output and standard error."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file.open("a", encoding="utf-8") if file is not None else None
@@ -24,7 +24,7 @@ class Report:
             self._write({"line": text})
 
     def end(self, code: int, errors: Sequence[str] = ()) -> int:
-        """The last thing: the exit code, and what went wrong."""
+        """The last entry: the exit code, which is returned, and what went wrong."""
         if self._file is None:
             sys.stderr.write("".join(f"error: {error}\n" for error in errors))
         else:

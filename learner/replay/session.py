@@ -1,4 +1,4 @@
-"""One rank of a replay: rank 0 loads the checkpoint and takes its course (`course.py`), the others obey."""
+"""One rank of a replay: rank 0 carries out the plan (`replayer.py`), the others obey."""
 
 from __future__ import annotations
 
@@ -7,28 +7,32 @@ from collections.abc import Mapping
 from learner.checkpoint.manifest import determinism
 from learner.commands import EndRank
 from learner.ranks import Ranks
-from learner.replay.course import Course
-from learner.replay.plan import Job
-from learner.replay.report import Report
+from learner.replay.plan import ReplayPlan
+from learner.replay.replayer import Replayer
+from learner.replay.report import ReplayReport
 from learner.replay.sources.sealed import Source
 from learner.replay.worker import ReplayWorker
 from learner.session import FIRST_COLLECTIVE_S, join_ranks
 from schemas.records.metrics import StepMetrics
 
 
-def serve(job: Job, source: Source | None, outcomes: Mapping[int, StepMetrics], report: Report) -> int:
-    """`source`: None on all ranks but 0. Returns the exit code.
+def replay_rank(plan: ReplayPlan, source: Source | None, recorded: Mapping[int, StepMetrics], report: ReplayReport) -> int:
+    """Run this rank to its end; returns the exit code. All ranks load the checkpoint.
+
+    Args:
+        source: None on all ranks but 0.
+        recorded: what the run recorded of its steps, by step; empty on all ranks but 0.
 
     Raises:
-        WeirError: a batch cannot be had as it was sealed, or the checkpoint does not hold what its manifest says.
+        WeirError: a batch is not available as it was sealed, or the checkpoint does not hold what its manifest says.
     """
-    run = job.present
-    join_ranks(run)
-    ranks = Ranks(max(FIRST_COLLECTIVE_S, run.learner.rank_timeout_s))
-    worker = ReplayWorker(run, job.changed, ranks, job.checkpoint)
+    config = plan.start_config
+    join_ranks(config)
+    ranks = Ranks(max(FIRST_COLLECTIVE_S, config.learner.rank_timeout_s))
+    worker = ReplayWorker(config, plan.changed, ranks, plan.checkpoint)
     ranks.barrier()
     if source is None:
         return worker.obey()
-    code = Course(job, worker, source, outcomes, report, determinism(run.learner)).run()
+    code = Replayer(plan, worker, source, recorded, report, determinism(config.learner)).run()
     ranks.send(EndRank(code))
     return code

@@ -1,4 +1,4 @@
-"""One group of a batch, token by token: what the engine and the learner thought of each. Pure, for a person to read."""
+"""One group of a batch, token by token, with the log-probabilities of engine and learner. Pure, for a person to read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Decode = Callable[[Sequence[int]], str]
 
 
 def record_of(batch: SealedBatch, key: GroupKey) -> bytes:
-    """The sealed record that the key means.
+    """The sealed record of the group that `key` names.
 
     Raises:
         ConfigError: the batch has no such slot, or another draw or attempt of it was trained.
@@ -32,7 +32,7 @@ def record_of(batch: SealedBatch, key: GroupKey) -> bytes:
 
 
 def lines(group: TrajectoryGroup, learner_logprobs: Sequence[Sequence[float]], grpo: GrpoConfig, decode: Decode) -> Iterator[str]:
-    """`learner_logprobs[i]` has one number for each response token of trajectory i."""
+    """The lines for one group. `learner_logprobs[i]` has one number for each response token of trajectory i."""
     rewards = [t.reward for t in group.trajectories]
     mean, std = mean_and_std(rewards)
     advantages = group_advantages(rewards, leave_one_out=grpo.use_leave_one_out_baseline, normalize=grpo.normalize_rewards)

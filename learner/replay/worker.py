@@ -13,7 +13,7 @@ from learner.commands import ChangeConfig, DigestState, GatherWeights, ReplayCom
 from learner.grpo.batch import deal, make_batch
 from learner.grpo.group_metrics import group_metrics
 from learner.ranks import Ranks
-from learner.replay.compare import Figures
+from learner.replay.compare import StepFigures
 from learner.session import make_policy
 from learner.worker import Worker
 from schemas.config.config import Config
@@ -21,7 +21,11 @@ from schemas.records.group import decode
 
 
 class ReplayWorker(Worker):
-    """`changed`: the config that `rebuild` goes over to."""
+    """`changed`: the config that `change_config` switches to; `checkpoint`: the folder that the state is loaded from.
+
+    Raises:
+        WeirError: the checkpoint cannot be loaded.
+    """
 
     def __init__(self, config: Config, changed: Config | None, ranks: Ranks, checkpoint: Path) -> None:
         policy = make_policy(config)
@@ -32,8 +36,8 @@ class ReplayWorker(Worker):
 
     # --- rank 0 ---------------------------------------------------------------------------------------------------------------
 
-    def step(self, records: Sequence[bytes]) -> Figures:
-        """Train one version on its records in slot order."""
+    def step(self, records: Sequence[bytes]) -> StepFigures:
+        """Train one version on its records in slot order; the figures are those of the whole batch."""
         groups = [decode(record) for record in records]
         shares = deal(groups, records, self.policy.dp_size, self.dp_of_rank)
         self.ranks.send(Train([[len(record) for record in share] for share in shares]))
@@ -41,28 +45,29 @@ class ReplayWorker(Worker):
         self.ranks.send(GatherWeights())
         weights = self.send(()).digest
         self.ranks.send(DigestState())
-        return Figures.of(metrics, self.state_digest(), weights)
+        return StepFigures.of(metrics, self.state_digest(), weights)
 
     def present_digest(self) -> str:
+        """The digest of the present state of all ranks."""
         self.ranks.send(DigestState())
         return self.state_digest()
 
     def score(self, record: bytes) -> list[list[float]]:
-        """Log-probability of every response token of each trajectory of one group; 0 where the environment wrote it."""
+        """Log-probability of every response token of one group, `[trajectory][token]`; 0 where the environment wrote it."""
         self.ranks.send(ScoreGroup(len(record)))
         self.ranks.send_records([[record]] * self.ranks.size)
         return self._score(record)
 
     def text(self, ids: Sequence[int]) -> str:
-        """Tokens as text, those that stand for no text too."""
+        """Tokens as text, special tokens included."""
         if self._tokenizer is None:
             from transformers import AutoTokenizer  # only here: a second to import
 
             self._tokenizer = AutoTokenizer.from_pretrained(self.config.model.tokenizer or self.policy.folder)
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False))
 
-    def go_over(self) -> None:
-        """From now on work under the changed config, with the present state."""
+    def change_config(self) -> None:
+        """Switch to the changed config and keep the present state."""
         folder = Path(tempfile.mkdtemp(prefix="weir-replay-"))
         try:
             self.ranks.send(ChangeConfig(str(folder)))

@@ -1,7 +1,7 @@
 """Sending the weights of one version: the learner's side of the transfer groups of a refit round.
 
 The tensors come from a gather that is a collective of all ranks, so the iterator is always drained to its end, also when
-nobody is left to send to; a failed group stops receiving, the others go on. Every tensor is copied into its bucket before
+nobody is left to send to; a failed group stops receiving, the others continue. Every tensor is copied into its bucket before
 the next one is asked for. The digest is computed once, for all groups, and also for none.
 """
 

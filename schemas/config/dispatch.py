@@ -51,7 +51,7 @@ class RefitConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Transport of the weights; auto: nccl where both sides have GPUs, else gloo."""
     mode: Literal["keep", "drain"] = "keep"
-    """keep: running requests are frozen and go on with the new weights; drain: they end first and no new one starts."""
+    """keep: running requests are frozen and continue with the new weights; drain: they end first and no new one starts."""
     recompute_kv_cache_after_weight_updates: bool = True
     """Drop the caches of running requests at a refit, so that all their context is of the new weights."""
     phase_timeout_s: Annotated[float, Field(gt=0), RESUME] = 60.0
@@ -63,6 +63,6 @@ class RefitConfig(Section):
     group_size: Annotated[Annotated[int, Field(ge=1)] | None, Unit("producers")] = None
     """Producers a transfer group; null: all in one."""
     bucket_mib: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Size of a bucket of weights, at most (a single larger tensor is a bucket of its own)."""
+    """Size of a bucket of weights, at most (a single larger tensor gets its own bucket)."""
     probe_limit: Annotated[Annotated[float, Field(gt=0)] | None, Unit("nats")] = None
     """Largest |engine - learner| log-probability on the probe sequence; null: 1e-3 for float32, 0.5 for bfloat16."""

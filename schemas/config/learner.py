@@ -109,7 +109,7 @@ class CheckpointingConfig(Section):
     keep: Annotated[Annotated[int, Field(ge=1)] | None, Unit("checkpoints")] = None
     """Newest checkpoints that are kept, and the topics that go with them; null: all."""
     async_save: bool = False
-    """Training goes on while a copy of the state is written; takes memory for the copy in every process."""
+    """Training continues while a copy of the state is written; takes memory for the copy in every process."""
     hf_export_at_end: bool = True
     """Write the last version as a Hugging Face checkpoint too."""
 

@@ -112,10 +112,6 @@ class TrajectoryGroup:
         return min(t.oldest_version for t in self.trajectories)
 
     @property
-    def newest_version(self) -> int:
-        return max(span.version for t in self.trajectories for span in t.spans)
-
-    @property
     def generated_tokens(self) -> int:
         return sum(t.generated_tokens for t in self.trajectories)
 

@@ -1,4 +1,4 @@
-"""Records of the `status` topic: what producers, the dispatcher's own beats and operators tell the learner."""
+"""Records of the `status` topic: reports of producers to the learner, the dispatcher's own beats, requests of operators."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Report(_Status):
 
 
 class Heartbeat(_Status):
-    """Sent from a thread of its own, so that it tells of the process and not of its event loop."""
+    """Sent from its own thread, so that it shows whether the process lives, not whether its event loop does."""
 
     kind: Literal["heartbeat"] = "heartbeat"
     producer: str

@@ -52,7 +52,7 @@ class WeightPlan:
 
 
 def make_plan(index: TensorIndex, dtype: str, bucket_mib: int) -> WeightPlan:
-    """Buckets of at most `bucket_mib`, in the order of `index`; a larger tensor is a bucket of its own.
+    """Buckets of at most `bucket_mib`, in the order of `index`; a larger tensor gets its own bucket.
 
     Raises:
         ValueError: a dtype that does not travel, no tensors, or a name twice.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from broker_config.clients.stored import StoredRecord
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.dispatcher.serving.intake import rules_of
 from learner.replay.sources.dump import CONFIG, DumpSource, read_records, verify
 from schemas.config.config import Config
@@ -48,7 +48,7 @@ def test_its_config_is_the_same_config(config: Config) -> None:
 
 
 def test_its_checkpoint_is_read() -> None:
-    manifest = checkpoint.read(checkpoint.step_folder(DUMP / "checkpoints", 0))
+    manifest = folders.read(folders.step_folder(DUMP / "checkpoints", 0))
     assert (manifest.run, manifest.version) == (verify(DUMP).uuid, 0)
 
 

@@ -1,7 +1,7 @@
 """Judging records of version topics: valid groups and the first well-formed seal become events, the rest goes to quarantine.
 
-Invariant: a seal becomes an event only after every record that it names, so whoever learns of a batch can have it. Partitions are
-read independently, so after a restart the seal in partition 0 may well be read before groups in others.
+Invariant: a seal becomes an event only after every record that it names, so an announced batch is always available. Partitions
+are read independently, so after a restart the seal in partition 0 may well be read before groups in others.
 """
 
 from __future__ import annotations

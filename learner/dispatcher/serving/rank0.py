@@ -15,7 +15,7 @@ from learner.link.messages import Answer, Message, NextAnswer, ValidationFigures
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingQuestion:
     """A question of rank 0, and where its answer goes."""
 
     question: Message
@@ -23,36 +23,36 @@ class Asked:
 
 
 class Rank0:
-    """`loop` and `saves`: the dispatcher's ends of both links."""
+    """`loop_link`, `save_link`: the dispatcher's ends of the links to rank 0's loop and to its checkpoints."""
 
-    def __init__(self, loop: Answers, saves: Answers, clock: Callable[[], float] = time.monotonic) -> None:
-        self._loop = loop
-        self._saves = saves
+    def __init__(self, loop_link: Answers, save_link: Answers, clock: Callable[[], float] = time.monotonic) -> None:
+        self._loop_link = loop_link
+        self._save_link = save_link
         self._clock = clock
         self._waiting_since: float | None = None
         self._validations: list[ValidationFigures] = []
 
-    def listen(self, put: Callable[[Asked | LinkClosed], None]) -> None:
-        """Hand over every question from now on, each link on a thread of its own, and the end of rank 0."""
-        for name, link in (("loop-link", self._loop), ("save-link", self._saves)):
+    def listen(self, put: Callable[[PendingQuestion | LinkClosed], None]) -> None:
+        """Hand over every question from now on, and the end of rank 0. Each link has its own thread."""
+        for name, link in (("loop-link", self._loop_link), ("save-link", self._save_link)):
             threading.Thread(target=self._listen, args=(link, put), name=name, daemon=True).start()
 
-    def _listen(self, link: Answers, put: Callable[[Asked | LinkClosed], None]) -> None:
+    def _listen(self, link: Answers, put: Callable[[PendingQuestion | LinkClosed], None]) -> None:
         try:
             while True:
-                put(Asked(link.question(), link.answer))
+                put(PendingQuestion(link.question(), link.answer))
         except LinkClosed as closed:
             put(closed)
 
     def asked_next(self) -> None:
-        """It has asked what to do."""
+        """It has asked what to do next."""
         self._waiting_since = self._clock()
 
     def reply(self, work: Work) -> None:
         """What it does next."""
         self._waiting_since = None
         validations, self._validations = self._validations, []
-        self._loop.answer(NextAnswer(work, validations))
+        self._loop_link.answer(NextAnswer(work, validations))
 
     def add_validation(self, figures: ValidationFigures) -> None:
         """To be handed over with the next answer."""

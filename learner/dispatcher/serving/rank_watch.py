@@ -21,7 +21,7 @@ SHARE = 0.75  # of `learner.rank_timeout_s`: before the other ranks give up, sin
 
 
 class RankWatch:
-    """Checks on a thread of its own, since the dispatcher's may be blocked by the very process that stands still."""
+    """Checks in its own thread, since the dispatcher's may be blocked by the very process that stands still."""
 
     def __init__(self, ranks: HostRanks, failed: Callable[[BaseException], None]) -> None:
         self._ranks = ranks

@@ -26,7 +26,7 @@ RETIRE_S = 60.0
 
 
 class Retention:
-    """Deletes on a thread of its own: thousands of old topics must not hold up the making of the next one.
+    """Deletes in its own thread: thousands of old topics must not hold up the making of the next one.
 
     `failed` is called with what goes wrong while nobody waits for it.
     """

@@ -30,7 +30,7 @@ from learner.dispatcher.deciding.reporting import make_beat, waits_for
 from learner.dispatcher.serving.accepted_records import AcceptedRecords
 from learner.dispatcher.serving.beats import Beats
 from learner.dispatcher.serving.intake import Intake, rules_of
-from learner.dispatcher.serving.rank0 import Asked, Rank0
+from learner.dispatcher.serving.rank0 import PendingQuestion, Rank0
 from learner.dispatcher.serving.rank_watch import RankWatch
 from learner.dispatcher.serving.retention import Retention
 from learner.dispatcher.serving.state_log import StateLog
@@ -60,12 +60,12 @@ CLOSE_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """Work of another thread is done; the loop goes on with `then`."""
+    """Work of another thread is done; the loop continues with `then`."""
 
     then: Callable[[], None]
 
 
-Item = Record | Asked | Happened | BaseException
+Item = Record | PendingQuestion | Happened | BaseException
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Collaborators:
 
 
 class Shell:
-    """Serves one run until it is over. `recorded`: outcomes of the steps that are trained again, by step."""
+    """Serves one run until it is over. `recorded`: what was recorded of the steps that are trained again, by step."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Shell:
                 self._on_status(item)
             case Record():
                 self._on_version_record(item)
-            case Asked():
+            case PendingQuestion():
                 self._on_question(item)
             case Happened(then):
                 then()
@@ -216,16 +216,16 @@ class Shell:
 
     # --- rank 0 -------------------------------------------------------------------------------------------------------------
 
-    def _on_question(self, asked: Asked) -> None:
+    def _on_question(self, pending: PendingQuestion) -> None:
         answer: messages.Answer = Done()
-        match question := asked.question:
+        match question := pending.question:
             case messages.NextQuestion():
                 self._rank0.asked_next()
                 self._on(question)
                 return
             case messages.StepOutcome():
                 self._fence()
-                self._commit(question, asked.answer)
+                self._commit(question, pending.answer)
                 return
             case messages.LearnerReady() | messages.RendezvousOpen() | messages.WeightsSent() | messages.VersionTrained():
                 self._on(question)
@@ -251,10 +251,10 @@ class Shell:
                 raise ProtocolError(f"rank 0 sent {type(question).__name__}, which is no question")
             case _:
                 assert_never(question)
-        asked.answer(answer)
+        pending.answer(answer)
 
     def _commit(self, outcome: StepOutcome, answer: Callable[[messages.Answer], None]) -> None:
-        """Answered when the broker has the step's record: a line in rank 0's file stands for a record here, whoever dies."""
+        """Answered when the broker has the step's record: a line in rank 0's file always stands for a record here."""
         self._worker.submit(commit_offsets, self._config, self._bootstrap, outcome.step, outcome.offsets)
         if outcome.step in self._recorded:  # by an earlier incarnation, which may not have come to its own line
             answer(Done())

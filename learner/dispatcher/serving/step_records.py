@@ -1,6 +1,6 @@
 """What a trained step or a validation leaves for people: a record of `metrics`, committed offsets of `<run>.learner`, figures.
 
-The offsets only show people and Kafka's own tools how far training is; a failed commit is a warning and training goes on.
+The offsets only show people and Kafka's own tools how far training is; a failed commit is a warning and training continues.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def commit_offsets(config: Config, bootstrap: str, step: int, offsets: Mapping[i
     try:
         consumer.commit(offsets=[TopicPartition(topic, p, offset) for p, offset in offsets.items()], asynchronous=False)
     except KafkaException as error:
-        log.warning("offsets of %s are not committed, training goes on: %s", topic, broker_error("committing", error))
+        log.warning("offsets of %s are not committed, training continues: %s", topic, broker_error("committing", error))
     finally:
         consumer.close()
 

@@ -1,7 +1,7 @@
 """What the control state says of producers: who is a member with which weights, and who is refused.
 
-Invariant: this is the only place where it stands, and every change makes a new mapping; so whoever kept the mapping of an earlier
-moment sees by comparing whether anything has changed since.
+Invariant: this is the only place that holds it, and every change makes a new mapping; comparing with the mapping of an earlier
+moment shows whether anything has changed since.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 from schemas.records.control import Member
 
-MAX_REFUSED = 64  # refused producers that are remembered: the state, which tells them so, must not grow for ever
+MAX_REFUSED = 64  # refused producers that are remembered: the state, which names them, must not grow for ever
 
 
 class Members(Mapping[str, Member]):

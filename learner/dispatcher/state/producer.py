@@ -34,7 +34,7 @@ class Producer:
     failed_rounds: int = 0
     """Rounds that failed at it since its last good one."""
     suspect: bool = False
-    """A request of it stalled, and nothing has moved there since: its engine may hang while its heartbeats go on."""
+    """A request of it stalled, and nothing has moved there since: its engine may hang while its heartbeats continue."""
     engine_tokens: int | None = None
     """The engine's total in the last heartbeat."""
     tokens_per_beat: float = 0.0

@@ -42,7 +42,7 @@ class LearnerSide:
     asked: bool = False
     """It waits for the answer to `NextQuestion`."""
     finishing: bool = False
-    """It was told to finish the run."""
+    """It was given `FinishRun`."""
 
 
 @dataclass(slots=True)

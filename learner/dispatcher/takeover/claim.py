@@ -1,8 +1,8 @@
-"""Taking a run over: topics made or found, a claim appended to `control`, what earlier incarnations left behind.
+"""Taking a run over: make or find its topics, append a claim to `control`, find the last state of earlier incarnations.
 
 Invariants: the incarnation is the claim's offset, so the highest claim wins by the log's own order; making `<run>.control` is the
-lock of a new run, and of two that make it at once the first claim names the run; a record of another run, or of an incarnation
-below an earlier claim's offset, does not exist.
+lock of a new run, and if two learners make it at once, the first claim names the run; a record of another run, or of an
+incarnation below an earlier claim's offset, is ignored.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ log = logging.getLogger(__name__)
 
 ASK_S = 10.0  # one question to the broker; asked again while an outage lasts
 RETRY_S = 1.0
-MAKER_S = 5.0  # an empty control topic is left so long to who made it, and will claim the run in a moment
+MAKER_S = 5.0  # how long an empty control topic is left to the learner that made it and is about to claim the run
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """This learner's hold on the run. `state` is the last one before the claim; `status_offset`: where to read `status` from."""
+    """A run that this learner has claimed. `state`: the last one before the claim; `status_offset`: where to read `status`."""
 
     uuid: str
     incarnation: int
     state: State | None
     status_offset: int
     topic_ids: Mapping[str, str] = field(default_factory=dict)
-    """Ids of the topics that the run has once."""
+    """By name, of the topics that are not of a version."""
 
 
 class ControlLog:
-    """Reads `control` to its present end, folding what holds. `fence` raises when a higher claim has appeared."""
+    """Reads `control` to its present end and keeps the last claim and state. `start`: the first offset to read."""
 
     def __init__(self, kafka: KafkaConfig, bootstrap: str, topics: Topics, start: int) -> None:
         self._kafka = kafka
@@ -67,9 +67,11 @@ class ControlLog:
         self.lower_wrote = False
 
     def read_to_end(self) -> None:
-        """
+        """Read all records up to the present end.
+
         Raises:
-            DeadlineExceeded: the broker did not answer in `kafka.outage_timeout_s`; BrokerError: it refuses.
+            DeadlineExceeded: the broker did not answer in `kafka.outage_timeout_s`.
+            BrokerError: it refuses.
         """
         deadline = Deadline(self._kafka.outage_timeout_s)
         end = self._end(deadline)
@@ -115,10 +117,11 @@ class ControlLog:
             self.lower_wrote = True
 
     def fence(self, incarnation: int) -> bool:
-        """Read to the end; True if a lower incarnation wrote since the last call.
+        """Read to the end; returns whether a lower incarnation wrote since the last call.
 
         Raises:
             RunStopped: another learner has claimed the run since.
+            DeadlineExceeded, BrokerError: as `read_to_end`.
         """
         self.lower_wrote = False
         self.read_to_end()
@@ -143,12 +146,15 @@ def claim(
     uuid: str | None,
     reader: ControlLog | None = None,
 ) -> tuple[Claimed, ControlLog]:
-    """Make or find the run's topics and append a claim. `uuid` is None for a new run, the manifest's for one that goes on;
-    `reader`: of its control topic, if it is open already.
+    """Make or find the run's topics and append a claim.
+
+    Args:
+        uuid: None for a new run, the manifest's for a resumed one.
+        reader: of the control topic, if it is open already.
 
     Raises:
         ConfigError: the run id belongs to another run.
-        BrokerError, DeadlineExceeded
+        BrokerError, DeadlineExceeded: the broker refuses, or does not answer in time.
     """
     topics = Topics(run_id)
     specs = specs_for_run(run_id, kafka)
@@ -175,7 +181,7 @@ def claim(
     reader.fence(incarnation)
     _check_uuid(reader, run_id, own, new=uuid is None)
     log.info("claimed run=%s uuid=%s incarnation=%d", run_id, own, incarnation)
-    # What an earlier learner wrote up to the claim holds, what it writes after it does not.
+    # What an earlier learner wrote up to the claim counts; what it writes after the claim does not.
     return Claimed(own, incarnation, reader.state, status_offset, ids), reader
 
 
@@ -187,7 +193,8 @@ def _leave_to_maker(reader: ControlLog) -> None:
 
 
 def _check_uuid(reader: ControlLog, run_id: str, own: str, *, new: bool) -> None:
-    """
+    """The run on `control` must be this one.
+
     Raises:
         ConfigError: the first record of control names another run.
     """
@@ -195,5 +202,5 @@ def _check_uuid(reader: ControlLog, run_id: str, own: str, *, new: bool) -> None
         return
     reader.close()
     why = "this run id is in use already" if new else "this run id belongs to another run"
-    fix = "give another run.id, or go on with the run by --resume"
+    fix = "give another run.id, or resume the run with --resume"
     raise ConfigError([Problem("run.id", run_id, f"{why} (uuid {reader.uuid})", fix)])

@@ -1,8 +1,8 @@
-"""Whether what a run has left on its broker is all that a learner needs which goes on from a checkpoint. No I/O.
+"""Whether the broker still has all that a learner needs to resume from a checkpoint. No I/O.
 
 Needed are: the records of control and status up to where the checkpoint stood; the topics that the checkpoint or the last state
-names, as they were; and from the checkpoint's version on every sealed batch: its seal and all records that it names. Whether a
-record's bytes are the sealed ones is judged when it is trained. Nothing below the checkpoint's version is needed.
+names, unchanged; and every sealed batch from the checkpoint's version on: its seal and all records that it names. Whether a
+record's bytes are the sealed ones is checked when it is trained. Nothing below the checkpoint's version is needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from broker_config.clients.admin import LogBounds, Partition, TopicInfo
 from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
-from learner.checkpoint.folders import Manifest
+from learner.checkpoint.manifest import Manifest
 from schemas.errors import LostData
 from schemas.records.control import State
 from schemas.records.seal import Seal
@@ -21,7 +21,7 @@ from schemas.records.seal import Seal
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One thing that is missing or another one. `version`: the target version that cannot be trained as it was, if it is one."""
+    """One thing that is missing or was replaced. `version`: the target version that cannot be trained as it was, if any."""
 
     text: str
     version: int | None = None
@@ -29,8 +29,11 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What the broker has. `seals`: the first well-formed one of each sealed version, None where there is none; `digests`: sha256
-    of sealed records by (topic, partition, offset), None if they were not read."""
+    """What the broker has.
+
+    `topics`: by name; `bounds`: by (topic, partition); `seals`: the first well-formed one by version, None where there is none;
+    `digests`: sha256 (hex) of sealed records by (topic, partition, offset), None if they were not read.
+    """
 
     topics: Mapping[str, TopicInfo]
     bounds: Mapping[Partition, LogBounds] = field(default_factory=dict)
@@ -38,32 +41,32 @@ class Holdings:
     digests: Mapping[tuple[str, int, int], str] | None = None
 
 
-def report(run_id: str, losses: Sequence[Loss], lost: int | None, where: str) -> LostData:
-    """All losses in one error, and what can be done about them. `lost`: versions from there on cannot be trained as they were."""
+def lost_data(run_id: str, losses: Sequence[Loss], lost: int | None, where: str) -> LostData:
+    """The error that names all losses and what can be done. `lost`: the lowest version that cannot be trained as it was."""
     again = "" if lost is None else f"; versions from {lost} on are then generated and trained anew, in topics of the same names"
     lines = [
         f"data of run {run_id} is lost on the broker at {where}; nothing was changed:",
         *(f"  {loss.text}" for loss in losses),
-        "restore it, name the broker that has it (kafka.bootstrap_servers), or go on without it by --resume --accept-loss"
+        "restore it, name the broker that has it (kafka.bootstrap_servers), or resume without it by --resume --accept-loss"
         + again,
     ]
     return LostData("\n".join(lines))
 
 
 def first_lost(losses: Sequence[Loss]) -> int | None:
-    """The lowest version that is lost, if one is."""
+    """The lowest lost version, or None."""
     return min((loss.version for loss in losses if loss.version is not None), default=None)
 
 
 def sealed_versions(manifest: Manifest, state: State | None) -> range:
-    """Versions that were trained, or sealed, after the checkpoint."""
+    """Versions that were trained or sealed after the checkpoint."""
     if state is None:
         return range(0)
     return range(manifest.version, max(state.sealed_through, (state.frontier or 0) - 1) + 1)
 
 
 def known_topics(topics: Topics, manifest: Manifest, state: State | None) -> dict[str, str | None]:
-    """Topics that must be there, with the id that each must have as far as it is known."""
+    """Topics that must be there, and the id of each, None where it is not known."""
     once = (topics.control, topics.status, topics.requests, topics.metrics, topics.quarantine)
     needed: dict[str, str | None] = dict.fromkeys(once)
     needed |= {topics.trajectories(version): None for version in sealed_versions(manifest, state)}
@@ -78,7 +81,7 @@ def known_topics(topics: Topics, manifest: Manifest, state: State | None) -> dic
 
 
 def find_losses(topics: Topics, manifest: Manifest, state: State | None, found: Holdings) -> list[Loss]:
-    """What is lost, lowest version first. Of a topic that is gone nothing further is told."""
+    """What is lost, lowest version first. Nothing more is reported about a topic that is gone."""
     losses = [loss for name, known in known_topics(topics, manifest, state).items() if (loss := _topic_loss(name, known, found))]
     losses += _log_losses(topics, manifest, found)
     gone = {loss.version for loss in losses}

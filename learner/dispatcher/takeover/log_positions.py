@@ -1,4 +1,4 @@
-"""Where the run's logs stand now: what the manifest of a checkpoint says of them."""
+"""Where the run's logs stand now, for the manifest of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,12 @@ def manifest_facts(
 ) -> ManifestFacts:
     """Who this learner is, and where one that resumes from here continues to read.
 
-    control, status: next offsets of these topics; topic_ids: of open version topics, beside those that the run has once.
+    Args:
+        control, status: next offsets of these topics.
+        topic_ids: of the open version topics, by name.
+
+    Raises:
+        BrokerError, DeadlineExceeded: the broker refuses, or does not answer in time.
     """
     topics = Topics(config.run_id)
     requests = [(topics.requests, partition) for partition in range(config.kafka.request_partitions)]

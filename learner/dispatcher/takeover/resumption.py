@@ -1,8 +1,8 @@
-"""Going on from a checkpoint: what is looked at before the run is claimed, and what follows for the topics and the state.
+"""Resuming from a checkpoint: what is checked before the run is claimed, and what follows for the topics and the state.
 
 Invariants: nothing on the broker or in the checkpoint is changed before the claim; without losses nothing is changed at all; with
-accepted ones F and `sealed_through` fall to where the data is whole, later topics are made anew, and the checkpoint's manifest
-says where the new logs stand, so that the same loss is not found again.
+accepted losses F and `sealed_through` fall to where the data is whole, later topics are made anew, and the checkpoint's manifest
+gets the positions of the new logs, so that the same loss is not found again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from broker_config.clients import admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
 from broker_config.topics import parse as parse_topic
-from learner.checkpoint import folders as checkpoint
-from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint import folders
+from learner.checkpoint.manifest import Manifest, Offsets
 from learner.dispatcher.takeover.claim import Claimed, ControlLog
-from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, report
+from learner.dispatcher.takeover.continuity import Loss, find_losses, first_lost, lost_data
 from learner.dispatcher.takeover.log_positions import manifest_facts
 from learner.dispatcher.takeover.survey import Survey
 from schemas.config.config import Config
@@ -34,7 +34,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """What was found. `control`: read to its end, None if it is gone. `lost_from`: the lowest version whose batch is lost."""
+    """What `review` found.
+
+    `control`: read to its end, None if the topic is gone; `lost_from`: the lowest version whose batch is lost, None without one.
+    """
 
     folder: Path
     manifest: Manifest
@@ -44,20 +47,22 @@ class Resumption:
 
 
 def review(config: Config, bootstrap: str, client: AdminClient, folder: Path, *, accept_loss: bool) -> Resumption:
-    """Look at everything that going on from the checkpoint `folder` needs. With `accept_loss` at the bytes of records too, which
-    are judged when they are trained otherwise.
+    """Check everything that resuming from the checkpoint `folder` needs. Changes nothing.
+
+    With `accept_loss` the bytes of sealed records are checked too; otherwise that is done when they are trained.
 
     Raises:
         LostData: some of it is lost, and that is not accepted.
         ConfigError: the checkpoint is another run's.
-        WeirError: the checkpoint is damaged; BrokerError, DeadlineExceeded.
+        WeirError: the checkpoint is damaged.
+        BrokerError, DeadlineExceeded: the broker refuses, or does not answer in time.
     """
-    manifest = checkpoint.read(folder)
+    manifest = folders.read(folder)
     topics = Topics(config.run_id)
     control = _open_control(config, bootstrap, client, topics)
     if control is not None and control.uuid not in (None, manifest.run):
         control.close()
-        why = f"it is of another config, uuid {manifest.run}; {config.run_id} at {bootstrap} has uuid {control.uuid}"
+        why = f"it is of another run, uuid {manifest.run}; {config.run_id} at {bootstrap} has uuid {control.uuid}"
         fix = "move the folder away, or name the broker that has its run (kafka.bootstrap_servers)"
         raise ConfigError([Problem("checkpoint", str(folder), why, fix)])
     state = control.state if control is not None else None
@@ -74,12 +79,17 @@ def review(config: Config, bootstrap: str, client: AdminClient, folder: Path, *,
     if losses and not accept_loss:
         if control is not None:
             control.close()
-        raise report(config.run_id, losses, lost_from, bootstrap)
+        raise lost_data(config.run_id, losses, lost_from, bootstrap)
     return Resumption(folder, manifest, control, losses, lost_from)
 
 
 def settle(found: Resumption, config: Config, client: AdminClient, claimed: Claimed) -> Claimed:
-    """What follows from accepted losses, once the run is claimed. Returns the claim with the state to go on from."""
+    """Carry out what follows from accepted losses, once the run is claimed. Returns the claim with the state to resume from.
+
+    Raises:
+        BrokerError, DeadlineExceeded: the broker refuses, or does not answer in time.
+        OSError: the checkpoint's manifest cannot be written.
+    """
     if not found.losses:
         return claimed
     for loss in found.losses:
@@ -98,7 +108,7 @@ def settle(found: Resumption, config: Config, client: AdminClient, claimed: Clai
 def recorded_now(
     config: Config, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None
 ) -> dict[int, StepMetrics]:
-    """Outcomes of the steps that are trained again. Asked after the claim: until then another learner may have gone on."""
+    """What was recorded of the steps that are trained again. Read after the claim: until then another learner may still train."""
     survey = Survey(config, bootstrap, client, manifest, state)
     try:
         return survey.recorded()
@@ -117,7 +127,7 @@ def _open_control(config: Config, bootstrap: str, client: AdminClient, topics: T
 
 
 def _later_topics(names: Sequence[str], lost: int) -> list[str]:
-    """Topics of trajectories from version `lost` on, and of validations of weights that come out of those."""
+    """Topics of trajectories from version `lost` on, and of validations of the weights that come out of them."""
     doomed = []
     for name in names:
         parsed = parse_topic(name)
@@ -146,7 +156,7 @@ def _before_loss(claimed: Claimed, config: Config, lost: int) -> State:
 
 
 def _anchor(found: Resumption, config: Config, client: AdminClient, claimed: Claimed) -> None:
-    """Let the checkpoint name the logs as they are now: what was accepted once is no loss the next time."""
+    """Write the logs' present positions to the checkpoint: what was accepted once is no loss the next time."""
     topics, deadline = Topics(config.run_id), Deadline(config.kafka.timeout_s)
     single = [(topics.control, 0), (topics.status, 0)]
     ends = admin.log_bounds(client, single, deadline)
@@ -158,4 +168,4 @@ def _anchor(found: Resumption, config: Config, client: AdminClient, claimed: Cla
             "next_offsets": Offsets.of(facts),
         }
     )
-    checkpoint.rewrite_manifest(found.folder, manifest)
+    folders.rewrite_manifest(found.folder, manifest)

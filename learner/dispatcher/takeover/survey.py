@@ -1,7 +1,7 @@
-"""Looking at what a run has on its broker before it is gone on with. Reads only.
+"""What a run has on its broker before it is resumed. Reads only.
 
-Seals are found by the offsets that the metrics topic holds, so that the groups of long versions need not be read twice; a version
-without such a record is read from its start.
+Seals are found by the offsets in the metrics topic, so that the groups of long versions need not be read twice. A version without
+such a record is read from its start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from broker_config.clients.settings import make_consumer
 from broker_config.clients.stored import read_to_end
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
-from learner.checkpoint.folders import Manifest
+from learner.checkpoint.manifest import Manifest
 from learner.dispatcher.takeover.continuity import Holdings, known_topics, sealed_versions
 from schemas.config.config import Config
 from schemas.errors import RecordRefused
@@ -33,7 +33,11 @@ Place = tuple[str, int, int]
 
 
 class Survey:
-    """One look at the topics of `run`, whose checkpoint is `manifest` and whose last control state is `state`."""
+    """Reads the topics of the run whose checkpoint is `manifest` and whose last control state is `state`.
+
+    Raises:
+        BrokerError, DeadlineExceeded: (all methods) the broker refuses, or does not answer in time.
+    """
 
     def __init__(self, config: Config, bootstrap: str, client: AdminClient, manifest: Manifest, state: State | None) -> None:
         self._config = config
@@ -47,7 +51,7 @@ class Survey:
         self._consumer.close()
 
     def recorded(self) -> dict[int, StepMetrics]:
-        """What was recorded of the steps that will be trained again; of several records of a step the last."""
+        """What was recorded of the steps that will be trained again, by step; of several records of a step, the last."""
         versions = sealed_versions(self._manifest, self._state)
         where = (self._topics.metrics, 0)
         if not versions or where[0] not in admin.describe(self._client, [where[0]], self._deadline()):
@@ -57,16 +61,16 @@ class Survey:
         found = {}
         for record in read_to_end(self._consumer, {where: (start, bounds.end)}, self._deadline()):
             try:
-                outcome = StepMetrics.from_bytes(record.value or b"")
+                metrics = StepMetrics.from_bytes(record.value or b"")
             except RecordRefused as refused:
                 log.warning("%s ignored: %s", record.where, refused)
                 continue
-            if outcome.uuid == self._manifest.run and outcome.step in versions:
-                found[outcome.step] = outcome
+            if metrics.uuid == self._manifest.run and metrics.step in versions:
+                found[metrics.step] = metrics
         return found
 
     def holdings(self, recorded: Mapping[int, StepMetrics], *, read_all: bool = False) -> Holdings:
-        """What the broker has of all that is needed. `read_all`: the bytes of sealed records too."""
+        """What the broker has of all that is needed. `recorded`: what `recorded()` returned; `read_all`: hash sealed records."""
         names = known_topics(self._topics, self._manifest, self._state)
         topics = admin.describe(self._client, names, self._deadline())
         sealed = {v: self._topics.trajectories(v) for v in sealed_versions(self._manifest, self._state)}
@@ -77,8 +81,8 @@ class Survey:
         for version, name in sealed.items():
             if name in topics:
                 end = bounds[name, 0].end
-                outcome = recorded.get(version)
-                at = outcome.seal_offset if outcome is not None else None
+                step = recorded.get(version)
+                at = step.seal_offset if step is not None else None
                 found[version] = self._seal_of(version, name, bounds[name, 0].start, end, at)
         return Holdings(topics, bounds, found, self._digests(found, bounds) if read_all else None)
 
@@ -94,7 +98,7 @@ class Survey:
         return digests
 
     def _seal_of(self, version: int, topic: str, start: int, end: int, at: int | None) -> Seal | None:
-        """The first well-formed seal; only the record at `at` is read if it is one."""
+        """The first well-formed seal. If there is one at the offset `at`, nothing else is read."""
         tried = [(at, at + 1)] if at is not None and start <= at < end else []
         for first, last in [*tried, (start, end)]:
             for record in read_to_end(self._consumer, {(topic, 0): (first, last)}, self._deadline()):

@@ -1,6 +1,6 @@
 """The clipped policy gradient of PPO (arXiv:1707.06347 eq. 7), as GRPO uses it (arXiv:2402.03300 eq. 3).
 
-Bounds of their own above and below are DAPO's (arXiv:2503.14476 eq. 8 and sec. 3.1); one ratio for a trajectory is GSPO's
+Separate bounds above and below are DAPO's (arXiv:2503.14476 eq. 8 and sec. 3.1); one ratio for a trajectory is GSPO's
 (arXiv:2507.18071 eq. 5 and 7).
 """
 

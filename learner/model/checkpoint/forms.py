@@ -36,7 +36,7 @@ class Sizes:
 
 
 class Form(Protocol):
-    """One rule, both ways. `split`: whether each rank holds a part of its own; if not, every rank holds the same whole."""
+    """One rule, both ways. `split`: whether each rank holds its own part; if not, every rank holds the same whole."""
 
     @property
     def split(self) -> bool: ...

@@ -117,8 +117,8 @@ class Family:
         return [weight for weight in DENSE_LAYER if weight.megatron not in absent]
 
     def head(self, hf: Any) -> Weight:
-        """A tied head has no tensor of its own. With several pipeline stages the last one still holds a copy of the embedding
-        under the head's name, whose gradient megatron adds to the embedding's."""
+        """A tied head shares the embedding's tensor. With several pipeline stages the last one still holds a
+        copy of it under the head's name, whose gradient megatron adds to the embedding's."""
         return replace(HEAD, tensors=EMBEDDING.tensors, duplicate=True) if self.tied(hf) else HEAD
 
     def tied(self, hf: Any) -> bool:

@@ -1,6 +1,6 @@
 """Qwen3, the dense sizes: the dense decoder, with an RMSNorm on queries and keys.
 
-Heads have a width of their own (`head_dim`), which need not be hidden size over heads. The sparse sizes are another family
+The width of a head (`head_dim`) need not be hidden size over heads. The sparse sizes are another family
 (`model_type` qwen3_moe).
 """
 

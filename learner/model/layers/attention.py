@@ -44,7 +44,7 @@ class SdpaCoreAttention(MegatronModule):
         attention_bias: Tensor | None = None,
         packed_seq_params: Any = None,
     ) -> Tensor:
-        # To go on would let the sequences of a pack see each other, and no number would look wrong.
+        # Otherwise the sequences of a pack would see each other, and no number would look wrong.
         if packed_seq_params is not None:
             raise NotImplementedError("packed sequences")
         q, k, v = (x.permute(1, 2, 0, 3) for x in (query, key, value))

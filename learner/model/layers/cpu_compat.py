@@ -186,7 +186,7 @@ def write_in_process() -> None:
 
 
 def _of_the_system(error: BaseException) -> BaseException:
-    """What the operating system said: when a write fails in the middle of a tensor, torch raises an error of its own instead."""
+    """The operating system's error: when a write fails in the middle of a tensor, torch raises its own error instead."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, OSError):
@@ -218,7 +218,7 @@ def fix_distributed_optimizer() -> None:
 
 
 def complete_adam_state(optimizer: torch.optim.Optimizer) -> None:
-    """Give every parameter moments and a step of its own.
+    """Give every parameter its own moments and step.
 
     Adam makes them at its first step, but a checkpoint of version 0 needs them; and a loaded state has no step at version 0, or
     one tensor that all parameters share, which would then count up once for each of them.

@@ -1,4 +1,4 @@
-"""Reading ahead: the batch of the next version is fetched while the present one is trained."""
+"""Reading ahead: the next version's batch is fetched while the present one is trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from schemas.records.metrics import StepMetrics
 
 
 class ReadAhead:
-    """A source that is read by one thread, up to version `last`. What cannot be read is told when it is asked for."""
+    """A source that one thread reads, up to version `last`. What cannot be read raises when it is asked for."""
 
     def __init__(self, source: Source, last: int) -> None:
         self.where = source.where
@@ -19,8 +19,8 @@ class ReadAhead:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="read-ahead")
         self._batches: dict[int, Future[SealedBatch]] = {}
 
-    def outcomes(self) -> Mapping[int, StepMetrics]:
-        return self._worker.submit(self._source.outcomes).result()
+    def step_metrics(self) -> Mapping[int, StepMetrics]:
+        return self._worker.submit(self._source.step_metrics).result()
 
     def batch(self, version: int) -> SealedBatch:
         wanted = (version, version + 1) if version < self._last else (version,)

@@ -8,8 +8,8 @@
     model/, tokenizer/                        what `model.path` and `model.tokenizer` named
 
 A topic's file is a stream of msgpack objects: first {schema, topic}, then one array a record: partition, offset, timestamp_ms,
-key, value, headers. Invariant: nothing is read of a dump before every file that may be read has the digest that the index gives
-it, and no other file lies among them.
+key, value, headers. Invariant: nothing of a dump is read before every file that may be read was found to have the digest that
+the index gives it, with no other file among them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import msgpack
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from broker_config.clients.stored import StoredRecord
-from learner.replay.sources.sealed import SealedBatch, follow, last_outcomes
+from learner.replay.sources.sealed import SealedBatch, follow, last_step_metrics
 from schemas.errors import ConfigError, Problem, WeirError
 from schemas.records.metrics import StepMetrics
 
@@ -37,16 +37,16 @@ AGAIN: Final = "copy it again from where it was made, or make it again with weir
 _CHUNK = 1 << 20
 
 
-class Facts(BaseModel):
+class _IndexPart(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class DumpedFile(Facts):
+class DumpedFile(_IndexPart):
     bytes: int
     sha256: str
 
 
-class DumpedTopic(Facts):
+class DumpedTopic(_IndexPart):
     """A topic by its name without the run's id. `topic_id`: of the topic that the records were read from."""
 
     file: str
@@ -55,7 +55,7 @@ class DumpedTopic(Facts):
     records: int
 
 
-class Index(Facts):
+class Index(_IndexPart):
     """`checkpoint` to `last` are the versions whose topics are there."""
 
     format: Literal["weir.dump/1"] = "weir.dump/1"
@@ -86,7 +86,7 @@ def read_records(path: Path) -> Iterator[StoredRecord]:
     """The records of a topic's file, in the order in which they were read from the broker.
 
     Raises:
-        WeirError: the file is not of this form.
+        WeirError: the file does not have this form.
     """
     with path.open("rb") as file:
         unpacker = msgpack.Unpacker(file, raw=False, max_buffer_size=0)
@@ -102,7 +102,7 @@ def read_records(path: Path) -> Iterator[StoredRecord]:
 
 
 def seal_off(folder: Path, index: Index) -> Index:
-    """Write the index over all that lies in the folder; the last thing that is written to a dump."""
+    """Write the index of all files in the folder; the last thing that is written to a dump."""
     files = {
         path.relative_to(folder).as_posix(): DumpedFile(bytes=path.stat().st_size, sha256=sha256_of(path))
         for path in sorted(folder.rglob("*"))
@@ -120,7 +120,7 @@ def is_dump(folder: Path) -> bool:
 def read_index(folder: Path) -> Index:
     """
     Raises:
-        ConfigError: the folder is no dump, or of a form that this program does not know.
+        ConfigError: the folder is no dump, or has a form that this program does not know.
     """
     path = folder / INDEX
     try:
@@ -145,11 +145,13 @@ def _inside(name: str) -> bool:
 
 
 def verify(folder: Path, parts: Sequence[str] = ("",)) -> Index:
-    """The index, once every file was found to be as it was written; of `parts` (beginnings of names) only, if nothing else is
-    going to be read.
+    """The index, once every file was found to be as it was written.
+
+    Args:
+        parts: beginnings of names; only these files are checked, if nothing else is read.
 
     Raises:
-        ConfigError: all files that are missing, are others now, or were not written by `weir dump`; a damaged record is named
+        ConfigError: names all files that are missing, were changed, or were not written by `weir dump`, and the damaged record
             where it can be found.
     """
     index = read_index(folder)
@@ -180,13 +182,13 @@ def _damage(folder: Path, index: Index, parts: tuple[str, ...]) -> Iterator[tupl
 
 
 def damaged_record(path: Path) -> str | None:
-    """Which record of a topic's file is damaged, or None if that cannot be told."""
+    """Which record of a topic's file is damaged, or None if that is not known."""
     at = "the first record"
     try:
         for record in read_records(path):
             at = f"what follows {record.where}"
-            told = record.header("sha256")
-            if told is not None and told.decode("ascii", "replace") != hashlib.sha256(record.value or b"").hexdigest():
+            digest = record.header("sha256")
+            if digest is not None and digest.decode("ascii", "replace") != hashlib.sha256(record.value or b"").hexdigest():
                 key = (record.key or b"-").decode("utf-8", "replace")
                 return f"the record {record.where} ({key}) does not hash to its header sha256"
     except WeirError:
@@ -213,8 +215,8 @@ class DumpSource:
     def __post_init__(self) -> None:
         object.__setattr__(self, "where", str(self.folder))
 
-    def outcomes(self) -> dict[int, StepMetrics]:
-        return last_outcomes(self.records("metrics"), self.index.uuid)
+    def step_metrics(self) -> dict[int, StepMetrics]:
+        return last_step_metrics(self.records("metrics"), self.index.uuid)
 
     def batch(self, version: int) -> SealedBatch:
         kind, index = f"trajectories.v{version:08d}", self.index

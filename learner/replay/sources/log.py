@@ -9,14 +9,14 @@ from broker_config.clients.settings import make_admin, make_consumer
 from broker_config.clients.stored import StoredRecord, read_to_end
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics
-from learner.replay.sources.sealed import SealedBatch, follow, last_outcomes
+from learner.replay.sources.sealed import SealedBatch, follow, last_step_metrics
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import WeirError
 from schemas.records.metrics import StepMetrics
 
 
 class LogSource:
-    """`topic_ids`: ids of topics by name, as far as the run's checkpoints know them."""
+    """`uuid`: the run's; `topic_ids`: by name, as far as the run's checkpoints know them."""
 
     def __init__(
         self, kafka: KafkaConfig, bootstrap: str, run_id: str, uuid: str, prompts_per_step: int, topic_ids: Mapping[str, str]
@@ -28,8 +28,8 @@ class LogSource:
         self._admin = make_admin(kafka, bootstrap, f"{run_id}.replay-admin")
         self._consumer = make_consumer(kafka, bootstrap, f"{run_id}.replay", f"{run_id}.replay")
 
-    def outcomes(self) -> dict[int, StepMetrics]:
-        return last_outcomes(self.records(self.topics.metrics), self._uuid)
+    def step_metrics(self) -> dict[int, StepMetrics]:
+        return last_step_metrics(self.records(self.topics.metrics), self._uuid)
 
     def batch(self, version: int) -> SealedBatch:
         name = self.topics.trajectories(version)
@@ -41,7 +41,7 @@ class LogSource:
 
         Raises:
             WeirError: the topic is gone, or is not the one that the run made.
-            BrokerError, DeadlineExceeded: the broker does not give them.
+            BrokerError, DeadlineExceeded: the broker does not deliver them.
         """
         partitions = range(self.topic(topic).partitions)
         deadline = Deadline(self._timeout_s)
@@ -49,7 +49,7 @@ class LogSource:
         return read_to_end(self._consumer, {where: (b.start, b.end) for where, b in bounds.items()}, deadline)
 
     def topic(self, topic: str) -> TopicInfo:
-        """What the broker says of a topic of the run; raises as `records`."""
+        """The broker's description of a topic of the run; raises as `records`."""
         found = describe(self._admin, [topic], Deadline(self._timeout_s)).get(topic)
         if found is None:
             raise WeirError(

@@ -1,6 +1,6 @@
 """The batch of a version as its topic holds it: the first well-formed seal, and the records that it names.
 
-Invariant: nothing is trained again whose bytes are not those that the seal names. Pure: records come from a broker or a file.
+Invariant: nothing is trained again whose bytes are not those that the seal names. Pure: others read the records.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ class Source(Protocol):
 
     @property
     def where(self) -> str:
-        """For a person."""
+        """The place in words, for a person."""
 
-    def outcomes(self) -> Mapping[int, StepMetrics]:
-        """What the run recorded of its steps, by step."""
+    def step_metrics(self) -> Mapping[int, StepMetrics]:
+        """What the run recorded of its steps, by step.
+
+        Raises:
+            WeirError: a record cannot be read.
+        """
 
     def batch(self, version: int) -> SealedBatch:
         """
@@ -88,21 +92,21 @@ def _body(topic: str, seal: Seal, slot: int, bodies: Mapping[tuple[int, int], by
     return value
 
 
-def check_trained(steps: Iterable[int], outcomes: Mapping[int, StepMetrics], key: str, value: object, where: str) -> None:
+def check_trained(steps: Iterable[int], recorded: Mapping[int, StepMetrics], key: str, value: object, where: str) -> None:
     """Every one of `steps` must have been recorded as trained. `key` and `value`: what a person asked for.
 
     Raises:
-        ConfigError
+        ConfigError: names the first one that was not.
     """
-    missing = next((step for step in steps if step not in outcomes), None)
+    missing = next((step for step in steps if step not in recorded), None)
     if missing is not None:
-        have = f"recorded are {min(outcomes)} to {max(outcomes)}" if outcomes else "none is recorded"
+        have = f"recorded are {min(recorded)} to {max(recorded)}" if recorded else "none is recorded"
         why = f"{where} have no record of step {missing}: {have}"
         raise ConfigError([Problem(key, value, why, "give steps that the run has trained")])
 
 
 def config_note(batch: SealedBatch, config_digest: str, folder: Path) -> str | None:
-    """What a person should know if the batch was sealed under another config than the one that it is trained with now."""
+    """A note for a person if the batch was sealed under another config than the present one, of digest `config_digest`."""
     then = batch.seal.config_digest
     if then == config_digest:
         return None
@@ -115,18 +119,18 @@ def key_of(version: int, slot: int, entry: SealedSlot) -> str:
     return f"v{version:08d}/s{slot:04d}/d{entry.draw}/a{entry.attempt}"
 
 
-def last_outcomes(records: Iterable[StoredRecord], run: str) -> dict[int, StepMetrics]:
-    """The last record of each step of the run `run` (its uuid): a step was trained anew if the data of the first was lost.
+def last_step_metrics(records: Iterable[StoredRecord], run: str) -> dict[int, StepMetrics]:
+    """The last record of each step of the run `run` (its uuid): a step has several if its data was lost and it was trained anew.
 
     Raises:
-        WeirError: a record that is none of the metrics topic.
+        WeirError: a record is no metrics record.
     """
     found: dict[int, StepMetrics] = {}
     for record in records:
         try:
-            outcome = StepMetrics.from_bytes(record.value or b"")
+            metrics = StepMetrics.from_bytes(record.value or b"")
         except RecordRefused as refused:
             raise WeirError(f"{record.where} is no metrics record: {refused}") from refused
-        if outcome.uuid == run:
-            found[outcome.step] = outcome
+        if metrics.uuid == run:
+            found[metrics.step] = metrics
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from launch.folders import RunFolder
-from learner.checkpoint.folders import Manifest, Offsets
+from learner.checkpoint.manifest import Manifest, Offsets
 from schemas.config.config import Config
 from schemas.config.file import build
 from tests.fakes.learner import saved

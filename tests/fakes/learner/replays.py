@@ -56,7 +56,7 @@ class Sealed:
     def __init__(self, configs: Mapping[int, str]) -> None:
         self._configs = configs
 
-    def outcomes(self) -> Mapping[int, StepMetrics]:
+    def step_metrics(self) -> Mapping[int, StepMetrics]:
         return {}
 
     def batch(self, version: int) -> SealedBatch:

@@ -15,7 +15,7 @@ from broker_config.clients import admin
 from broker_config.clients.settings import make_admin
 from broker_config.deadline import Deadline
 from broker_config.topics import Topics, specs_for_run, version_spec
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from schemas.config.file import load_for_process
 from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
@@ -34,9 +34,9 @@ def roots(folder: Path) -> list[str]:
 
 def forget_checkpoints(folder: Path, above: int) -> None:
     """As if the run had died before it saved them."""
-    for version in checkpoint.versions(folder / "checkpoints"):
+    for version in folders.versions(folder / "checkpoints"):
         if version > above:
-            shutil.rmtree(checkpoint.step_folder(folder / "checkpoints", version))
+            shutil.rmtree(folders.step_folder(folder / "checkpoints", version))
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -66,9 +66,9 @@ def test_each_checkpoint_that_was_written_beside_training_holds_the_state_that_i
     policy = make_policy(load_for_process(trained.folder / "config.yaml", []))
     digests = set()
     for version in range(5):
-        folder = checkpoint.step_folder(trained.folder / "checkpoints", version)
+        folder = folders.step_folder(trained.folder / "checkpoints", version)
         policy.load(folder)
-        assert policy.state_digest() == checkpoint.read(folder).state_digest
+        assert policy.state_digest() == folders.read(folder).state_digest
         digests.add(policy.state_digest())
     assert len(digests) == 5
 
@@ -132,7 +132,7 @@ def learner(run: FinishedRun, *words: str) -> tuple[int, str]:
 
 
 def test_a_checkpoint_whose_bytes_were_changed_is_named_and_not_tried_again(trained: FinishedRun) -> None:
-    folder = checkpoint.step_folder(trained.folder / "checkpoints", 4)
+    folder = folders.step_folder(trained.folder / "checkpoints", 4)
     (file, *_) = sorted(folder.rglob("*.distcp"), key=lambda path: path.stat().st_size, reverse=True)
     whole = file.read_bytes()
     middle = len(whole) // 2
@@ -140,11 +140,11 @@ def test_a_checkpoint_whose_bytes_were_changed_is_named_and_not_tried_again(trai
     code, told = learner(trained)
     file.write_bytes(whole)
     assert code == 2  # the supervisor starts nothing again after wrong input
-    assert f"checkpoint='{folder}': " in told and "move the folder away to go on from the one before it" in told
+    assert f"checkpoint='{folder}': " in told and "move the folder away to resume from the one before it" in told
 
 
 def test_a_checkpoint_of_another_run_is_named(trained: FinishedRun) -> None:
-    manifest = checkpoint.step_folder(trained.folder / "checkpoints", 4) / "manifest.json"
+    manifest = folders.step_folder(trained.folder / "checkpoints", 4) / "manifest.json"
     own = manifest.read_text()
     manifest.write_text(json.dumps(json.loads(own) | {"run": "another"}))
     code, told = learner(trained)
@@ -235,5 +235,5 @@ def test_a_run_whose_whole_broker_is_lost_goes_on_from_its_checkpoint(trained: F
     run = wait_for(process, trained.bootstrap, trained.run_id, trained.folder.parent)
     assert run.code == 0, run.output
     assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3, 4, 5]
-    found = checkpoint.read(checkpoint.step_folder(trained.folder / "checkpoints", 4))
+    found = folders.read(folders.step_folder(trained.folder / "checkpoints", 4))
     assert found.next_offsets.control <= ends(trained.bootstrap, trained.run_id)[f"{trained.run_id}.control", 0]

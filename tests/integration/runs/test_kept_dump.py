@@ -10,7 +10,7 @@ import pytest
 
 from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.manifest import determinism
 from schemas.config.file import load_for_process
 from tests.contract.test_kept_dump import DUMP, STEPS
@@ -25,7 +25,7 @@ def verdicts(out: str) -> list[str]:
 
 def expected() -> str:
     """Equal to the last bit where the arithmetic is that of the machine on which it was written, near it elsewhere."""
-    manifest = checkpoint.read(checkpoint.step_folder(DUMP / "checkpoints", 0))
+    manifest = folders.read(folders.step_folder(DUMP / "checkpoints", 0))
     here = determinism(load_for_process(DUMP / "config.yaml", []).learner)
     return "equal" if manifest.determinism == here else "agrees"
 

@@ -41,13 +41,13 @@ class TrainedLog:
         self.topics = Topics("r")
         self._meanwhile = meanwhile
 
-    def outcomes(self) -> Mapping[int, StepMetrics]:
+    def step_metrics(self) -> Mapping[int, StepMetrics]:
         return {4: StepMetrics(uuid=UUID, incarnation=0, step=4, seal_offset=SLOTS, config_digest="c", metrics={})}
 
     def records(self, topic: str) -> list[StoredRecord]:
         self._meanwhile()
         if topic == self.topics.metrics:
-            return [StoredRecord(topic, 0, 0, 1, b"k", self.outcomes()[4].to_bytes())]
+            return [StoredRecord(topic, 0, 0, 1, b"k", self.step_metrics()[4].to_bytes())]
         found, entries = [], {}
         for slot in range(SLOTS):
             group = make_group(4, slot)

@@ -10,8 +10,8 @@ import pytest
 
 from launch.cli.replay_commands import replay
 from learner.replay import __main__ as entry
-from learner.replay.plan import Asked, make_job
-from learner.replay.report import Report
+from learner.replay.plan import ReplayRequest, plan_replay
+from learner.replay.report import ReplayReport
 from learner.replay.sources import dump
 from learner.replay.sources.dump import Index
 from schemas.errors import ConfigError
@@ -36,12 +36,12 @@ def sealed_dump(folder: Path) -> Path:
 @pytest.mark.parametrize("name", ["config.yaml", "checkpoints/step_00000004/manifest.json", "checkpoints/step_00000004/data"])
 def test_a_dump_is_verified_before_anything_in_it_is_read(tmp_path: Path, name: str) -> None:
     folder = sealed_dump(tmp_path / "dump")
-    assert make_job(Asked(folder, 4)).index is not None
+    assert plan_replay(ReplayRequest(folder, 4)).index is not None
     data = bytearray((folder / name).read_bytes())
     data[len(data) // 2] ^= 1
     (folder / name).write_bytes(data)
     with pytest.raises(ConfigError) as caught:
-        make_job(Asked(folder, 4))
+        plan_replay(ReplayRequest(folder, 4))
     (problem,) = caught.value.problems
     assert problem.key == str(folder / name) and "has sha256" in problem.why
 
@@ -56,7 +56,7 @@ def test_a_dump_is_verified_before_anything_in_it_is_read(tmp_path: Path, name: 
 )
 def test_what_a_dump_does_not_hold_is_reported_as_it_was_typed(tmp_path: Path, asked: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_job(Asked(sealed_dump(tmp_path / "dump"), **asked))
+        plan_replay(ReplayRequest(sealed_dump(tmp_path / "dump"), **asked))
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_a_group_that_cannot_be_shown_is_reported_before_anything_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, message: str
 ) -> None:
     class Recorded(Sealed):
-        def outcomes(self) -> Mapping[int, StepMetrics]:
+        def step_metrics(self) -> Mapping[int, StepMetrics]:
             made = {"uuid": UUID, "incarnation": 0, "seal_offset": 1, "config_digest": "c", "metrics": {}}
             return {step: StepMetrics(step=step, **made) for step in (4, 5, 6)}
 
     for name in ("OMP_NUM_THREADS", "TORCHDYNAMO_DISABLE"):
         monkeypatch.setenv(name, "1")
-    monkeypatch.setattr(entry, "open_source", lambda job: Recorded({4: "c", 5: "c", 6: "c"}))
+    monkeypatch.setattr(entry, "open_source", lambda plan: Recorded({4: "c", 5: "c", 6: "c"}))
     with pytest.raises(ConfigError, match=message):
-        entry.replay(Asked(run_folder(tmp_path / "runs", {4: 1}), group=group), Report(None))
+        entry.replay(ReplayRequest(run_folder(tmp_path / "runs", {4: 1}), group=group), ReplayReport(None))

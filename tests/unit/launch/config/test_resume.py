@@ -30,7 +30,7 @@ def test_a_run_is_resumed_with_its_own_config_and_what_may_change(tmp_path: Path
 )
 def test_what_training_depends_on_cannot_change_in_a_run(tmp_path: Path, override: str) -> None:
     add_checkpoint(make_run_folder(run_config(tmp_path)), 10)
-    with pytest.raises(ConfigError, match="cannot change in a run that is resumed"):
+    with pytest.raises(ConfigError, match="cannot change in a resumed run"):
         load_resumed(None, [override], tmp_path)
 
 

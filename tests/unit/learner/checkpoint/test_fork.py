@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launch.config.rules import Machine, RuleContext, fork_is_possible
-from learner.checkpoint import folders as checkpoint
+from learner.checkpoint import folders
 from learner.checkpoint.fork import check_forked, find_fork
 from learner.checkpoint.manifest import Determinism, Manifest, Offsets
 from learner.replay.sources.dump import Index, seal_off
@@ -132,7 +132,7 @@ def test_what_a_fork_does_not_read_of_a_dump_does_not_matter(tmp_path: Path, dum
 
 def test_what_was_loaded_must_be_what_was_saved_where_the_layout_is_the_same(tmp_path: Path, old: Path) -> None:
     folder = old / "checkpoints" / "step_00000004"
-    here, learner = checkpoint.read(folder).determinism, config(tmp_path).learner
+    here, learner = folders.read(folder).determinism, config(tmp_path).learner
     check_forked(folder, learner, here, "s")
     with pytest.raises(WeirError, match=r"step_00000004 holds state other, its manifest says s: its files were changed"):
         check_forked(folder, learner, here, "other")

@@ -12,7 +12,7 @@ import pytest
 
 from learner.checkpoint import folders, saves
 from learner.checkpoint.saves import Saves
-from learner.checkpoint.saving import Saving, begin
+from learner.checkpoint.saving import Saving, begin_saving
 from learner.commands import BeginCheckpoint, FinishCheckpoint, Idle, TrainingCommand
 from learner.link.messages import CheckpointSaved, ClaimWon, ManifestFacts, SaveQuestion
 from schemas.errors import FileError, RunStopped
@@ -51,7 +51,7 @@ class Worker:
                 self.files.written.set()
             return self.files
 
-        self.saving = begin(self.root, version, incarnation, write, rank=0, gather=lambda value: [value])
+        self.saving = begin_saving(self.root, version, incarnation, write, rank=0, gather=lambda value: [value])
 
     def finish_save(self) -> Saving:
         assert self.saving is not None

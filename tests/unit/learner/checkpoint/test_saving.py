@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from learner.checkpoint import folders, saving
-from learner.checkpoint.saving import Saving, begin, sweep
+from learner.checkpoint.saving import Saving, begin_saving, sweep
 from schemas.errors import FileError, WeirError
 from tests.fakes.learner import saved
 from tests.fakes.learner.checkpoints import DAMAGES, damage, manifest, save, write
@@ -56,20 +56,20 @@ def test_other_ranks_write_their_part_and_no_manifest(tmp_path: Path) -> None:
     tmp = tmp_path / "step_00000002.3.tmp"
     tmp.mkdir()
     waited = []
-    begin(tmp_path, 2, 3, write, rank=1, gather=lambda value: waited.append(value) or [0, value]).finish()  # type: ignore[func-returns-value]
+    begin_saving(tmp_path, 2, 3, write, rank=1, gather=lambda value: waited.append(value) or [0, value]).finish()  # type: ignore[func-returns-value]
     assert waited == [0, 0]
     assert not (tmp / "manifest.json").exists()
     assert (tmp / "megatron" / "__0_0.distcp").exists()
 
 
 def test_what_one_rank_cannot_write_fails_on_all(tmp_path: Path) -> None:
-    one = begin(tmp_path, 2, 3, write, rank=0, gather=alone)
+    one = begin_saving(tmp_path, 2, 3, write, rank=0, gather=alone)
     one._gather = lambda value: [value, 1]  # the other rank has failed
     with pytest.raises(FileError, match="the checkpoint of version 2 was not written: rank 1 could not write its files"):
         one.finish()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(FileError, match="rank 0 could not write"):
-        begin(tmp_path, 2, 3, write, rank=1, gather=lambda value: [1, value])
+        begin_saving(tmp_path, 2, 3, write, rank=1, gather=lambda value: [1, value])
 
 
 class Slow:
@@ -91,7 +91,7 @@ class Slow:
 
 def begun(root: Path, version: int) -> tuple[Saving, Slow]:
     made: list[Slow] = []
-    one = begin(
+    one = begin_saving(
         root,
         version,
         3,
@@ -133,7 +133,7 @@ def test_a_full_disk_is_one_error_with_folder_and_room_and_leaves_nothing(
     says = rf"the checkpoint of version 2 was not written: .*No space left on device; {tmp_path} has \d+ of \d+ MiB free"
     with pytest.raises(FileError, match=says):
         if part == "begin":
-            begin(tmp_path, 2, 3, fail, rank=0, gather=alone)
+            begin_saving(tmp_path, 2, 3, fail, rank=0, gather=alone)
         one, slow = begun(tmp_path, 2)
         if part == "finish":
             slow.error = full

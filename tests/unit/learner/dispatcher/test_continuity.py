@@ -11,7 +11,7 @@ import pytest
 from broker_config.clients.admin import LogBounds, TopicInfo
 from broker_config.topics import Topics
 from learner.checkpoint.manifest import Manifest, Offsets
-from learner.dispatcher.takeover.continuity import Holdings, Loss, find_losses, first_lost, report, sealed_versions
+from learner.dispatcher.takeover.continuity import Holdings, Loss, find_losses, first_lost, lost_data, sealed_versions
 from schemas.records.control import State
 from schemas.records.seal import Seal, SealedSlot
 from tests.fakes.learner.facts import FACTS
@@ -133,8 +133,8 @@ def test_without_a_state_the_topics_of_the_checkpoint_are_needed() -> None:
 def test_all_losses_are_one_error_with_the_way_out() -> None:
     found = losses(changed("topics", topic(11), topic(12), TOPICS.metrics))
     assert first_lost(found) == 11
-    told = str(report("r", found, 11, "broker:9092"))
+    told = str(lost_data("r", found, 11, "broker:9092"))
     assert told.splitlines()[0] == "data of run r is lost on the broker at broker:9092; nothing was changed:"
     assert [line.split()[1] for line in told.splitlines()[1:4]] == [TOPICS.metrics, topic(11), topic(12)]
     assert "--resume --accept-loss; versions from 11 on are then generated and trained anew" in told
-    assert "anew" not in str(report("r", found[:1], None, "broker:9092"))
+    assert "anew" not in str(lost_data("r", found[:1], None, "broker:9092"))

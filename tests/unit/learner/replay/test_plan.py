@@ -13,9 +13,9 @@ import pytest
 from broker_config.clients.stored import StoredRecord
 from learner.checkpoint.determinism import different_facts
 from learner.replay.changes import FREE_KEYS, FREE_SECTIONS, check_changes
-from learner.replay.compare import OF_DTYPE, Figures, Verdict, changes, compare, reasons_for_tolerance
-from learner.replay.plan import Asked, GroupKey, make_job, places_in
-from learner.replay.sources.sealed import SealedBatch, check_trained, config_note, follow, last_outcomes
+from learner.replay.compare import OF_DTYPE, StepFigures, StepVerdict, changes, compare, reasons_for_tolerance
+from learner.replay.plan import GroupKey, ReplayRequest, places_in, plan_replay
+from learner.replay.sources.sealed import SealedBatch, check_trained, config_note, follow, last_step_metrics
 from learner.replay.tokens import lines, record_of
 from schemas.config.config import key_paths
 from schemas.config.file import apply_overrides
@@ -99,42 +99,47 @@ def test_a_record_that_is_gone_is_named() -> None:
         batch_of(version_log()[1:])
 
 
-def outcome(step: int, uuid: str = UUID, **metrics: float) -> StepMetrics:
+def step_record(step: int, uuid: str = UUID, **metrics: float) -> StepMetrics:
     return StepMetrics(uuid=uuid, incarnation=0, step=step, seal_offset=4, config_digest="c", metrics=metrics)
 
 
-def test_the_last_outcome_of_each_step_of_the_run_counts() -> None:
-    told = [outcome(0, "f" * 32, loss=9.0), outcome(0, loss=1.0), outcome(1, loss=2.0), outcome(0, loss=3.0)]
-    found = last_outcomes([stored(at, one.to_bytes()) for at, one in enumerate(told)], UUID)
+def test_the_last_record_of_each_step_of_the_run_counts() -> None:
+    all_steps = [
+        step_record(0, "f" * 32, loss=9.0),
+        step_record(0, loss=1.0),
+        step_record(1, loss=2.0),
+        step_record(0, loss=3.0),
+    ]
+    found = last_step_metrics([stored(at, one.to_bytes()) for at, one in enumerate(all_steps)], UUID)
     assert {step: one.metrics["loss"] for step, one in found.items()} == {0: 3.0, 1: 2.0}
 
 
 def test_steps_that_were_not_trained_are_named_with_those_that_were() -> None:
-    check_trained(range(2, 4), {2: outcome(2), 3: outcome(3)}, "--steps", "2..3", "x")
+    check_trained(range(2, 4), {2: step_record(2), 3: step_record(3)}, "--steps", "2..3", "x")
     with pytest.raises(ConfigError, match=r"--steps='2\.\.4': the topics have no record of step 4: recorded are 2 to 3"):
-        check_trained(range(2, 5), {2: outcome(2), 3: outcome(3)}, "--steps", "2..4", "the topics")
+        check_trained(range(2, 5), {2: step_record(2), 3: step_record(3)}, "--steps", "2..4", "the topics")
 
 
-def test_a_batch_that_was_sealed_under_another_config_is_told(tmp_path: Path) -> None:
+def test_a_batch_that_was_sealed_under_another_config_is_noted(tmp_path: Path) -> None:
     batch = batch_of(version_log())
     assert config_note(batch, "c0ffee", tmp_path) is None
-    told = "note: step 12 was sealed under the config of digest c0ffee, it is trained under decaf"
-    assert config_note(batch, "decaf", tmp_path) == told
+    note = "note: step 12 was sealed under the config of digest c0ffee, it is trained under decaf"
+    assert config_note(batch, "decaf", tmp_path) == note
     (tmp_path / "config.c0ffee.yaml").touch()
-    assert config_note(batch, "decaf", tmp_path) == f"{told}; {tmp_path / 'config.c0ffee.yaml'} is what it was then"
+    assert config_note(batch, "decaf", tmp_path) == f"{note}; {tmp_path / 'config.c0ffee.yaml'} is what it was then"
 
 
 # --- comparing ---------------------------------------------------------------------------------------------------------------
 
 
-def figures(loss: float = 0.5, state: str | None = "aa" * 32, weights: str = "ww", **metrics: float) -> Figures:
-    return Figures({"loss": loss, "grad_norm": 2.0, **metrics}, state, weights)
+def figures(loss: float = 0.5, state: str | None = "aa" * 32, weights: str = "ww", **metrics: float) -> StepFigures:
+    return StepFigures({"loss": loss, "grad_norm": 2.0, **metrics}, state, weights)
 
 
 def test_equal_to_the_last_bit_is_equal() -> None:
     found = compare(12, figures(), figures(), None)
     assert (found.verdict, found.line) == (
-        Verdict.EQUAL,
+        StepVerdict.EQUAL,
         "step 12  equal    loss 0.5  grad_norm 2.0  state aaaaaaaaaaaa  weights ww",
     )
 
@@ -148,14 +153,14 @@ def test_equal_to_the_last_bit_is_equal() -> None:
         (figures(reward=0.25), "reward 0.25, recorded 0.5"),
     ],
 )
-def test_any_difference_is_named_with_both_values(other: Figures, words: str) -> None:
+def test_any_difference_is_named_with_both_values(other: StepFigures, words: str) -> None:
     found = compare(12, figures(reward=0.5), other, None)
-    assert found.verdict is Verdict.DIFFERS
+    assert found.verdict is StepVerdict.DIFFERS
     assert words in found.line
 
 
 def test_what_only_the_record_has_does_not_count() -> None:
-    assert compare(0, figures(waited=1.0), figures(), None).verdict is Verdict.EQUAL
+    assert compare(0, figures(waited=1.0), figures(), None).verdict is StepVerdict.EQUAL
 
 
 @pytest.mark.parametrize(
@@ -164,48 +169,50 @@ def test_what_only_the_record_has_does_not_count() -> None:
         (figures(), figures(kl=3.0), "kl 3.0, recorded not finite"),
         (
             figures(kl=3.0),
-            Figures.of({"loss": 0.5, "grad_norm": 2.0, "train/kl": math.nan}, "aa" * 32, "ww"),
+            StepFigures.of({"loss": 0.5, "grad_norm": 2.0, "train/kl": math.nan}, "aa" * 32, "ww"),
             "kl not finite, rec",
         ),
         (figures(state=None), figures(), "state aaaaaaaaaaaa, recorded none"),
         (figures(), figures(state=None), "state none, recorded aaaaaaaaaaaa"),
     ],
 )
-def test_what_only_one_side_has_of_what_a_replay_makes_is_a_difference(recorded: Figures, replayed: Figures, words: str) -> None:
+def test_what_only_one_side_has_of_what_a_replay_makes_is_a_difference(
+    recorded: StepFigures, replayed: StepFigures, words: str
+) -> None:
     found = compare(0, recorded, replayed, None)
-    assert found.verdict is Verdict.DIFFERS and not found.verdict.good
+    assert found.verdict is StepVerdict.DIFFERS and not found.verdict.good
     assert words in found.line
 
 
 def test_a_step_without_a_record_is_not_good() -> None:
     found = compare(0, None, figures(), None)
-    assert (found.verdict, found.verdict.good) == (Verdict.UNRECORDED, False)
+    assert (found.verdict, found.verdict.good) == (StepVerdict.UNRECORDED, False)
 
 
 def test_a_loss_that_is_not_finite_must_be_so_again() -> None:
-    skipped = Figures.of({"train/loss": float("nan"), "grad_norm": float("inf")}, None, None)
-    assert compare(0, skipped, skipped, None).verdict is Verdict.EQUAL
+    skipped = StepFigures.of({"train/loss": float("nan"), "grad_norm": float("inf")}, None, None)
+    assert compare(0, skipped, skipped, None).verdict is StepVerdict.EQUAL
     assert "loss 0.5, recorded not finite" in compare(0, skipped, figures(), None).line
 
 
 def test_within_a_tolerance_digests_and_lesser_metrics_do_not_count() -> None:
     tolerance = OF_DTYPE["float32"]
     near = figures(loss=0.5004, state="bb" * 32, reward=1.0)
-    assert compare(0, figures(reward=0.5), near, tolerance).verdict is Verdict.CLOSE
+    assert compare(0, figures(reward=0.5), near, tolerance).verdict is StepVerdict.CLOSE
     assert "loss 0.5004 (recorded 0.5)" in compare(0, figures(), near, tolerance).line
-    assert compare(0, figures(), figures(loss=0.51), tolerance).verdict is Verdict.DIFFERS
+    assert compare(0, figures(), figures(loss=0.51), tolerance).verdict is StepVerdict.DIFFERS
 
 
 def test_a_counterfactual_lists_what_moved_the_loss_first() -> None:
-    told = changes(3, figures(clip=0.1, lr=0.002), figures(loss=0.25, state="bb" * 32, clip=0.2, lr=0.002))
-    assert told == [
+    moved = changes(3, figures(clip=0.1, lr=0.002), figures(loss=0.25, state="bb" * 32, clip=0.2, lr=0.002))
+    assert moved == [
         "step 3  2 of 4 metrics differ, the state after it is another one",
         "  loss  0.5 -> 0.25  -0.25",
         "  clip  0.1 -> 0.2  +0.1",
     ]
 
 
-def test_a_state_that_was_not_recorded_is_not_told_to_be_the_same() -> None:
+def test_a_state_that_was_not_recorded_is_not_called_the_same() -> None:
     assert changes(3, figures(state=None), figures(state=None)) == [
         "step 3  0 of 2 metrics differ, the state after it was not recorded"
     ]
@@ -234,43 +241,44 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_replay_starts_at_the_nearest_checkpoint_and_knows_the_facts_up_to_the_next(folder: Path) -> None:
-    job = make_job(Asked(folder, 6))
-    assert (job.manifest.version, job.first, job.last, job.changed) == (4, 6, 6, None)
-    assert [facts.threads for facts in job.facts] == [1, 2]
-    assert make_job(Asked(folder, 2)).manifest.version == 0
-    assert [facts.threads for facts in make_job(Asked(folder, 2, 3)).facts] == [1, 1]
-    assert job.topic_ids == {"r.trajectories.v00000004": "id-4", "r.trajectories.v00000008": "id-8"}
+    plan = plan_replay(ReplayRequest(folder, 6))
+    assert (plan.manifest.version, plan.first, plan.last, plan.changed) == (4, 6, 6, None)
+    assert [facts.threads for facts in plan.facts] == [1, 2]
+    assert plan_replay(ReplayRequest(folder, 2)).manifest.version == 0
+    assert [facts.threads for facts in plan_replay(ReplayRequest(folder, 2, 3)).facts] == [1, 1]
+    assert plan.topic_ids == {"r.trajectories.v00000004": "id-4", "r.trajectories.v00000008": "id-8"}
 
 
 def test_a_damaged_checkpoint_is_passed_over_with_a_note_that_names_it(folder: Path) -> None:
     (folder / "checkpoints" / "step_00000004" / "manifest.json").write_text("{")
-    job = make_job(Asked(folder, 6))
-    assert job.manifest.version == 0
-    assert len(job.notes) == 1 and "step_00000004/manifest.json cannot be read" in job.notes[0]
+    plan = plan_replay(ReplayRequest(folder, 6))
+    assert plan.manifest.version == 0
+    assert len(plan.notes) == 1 and "step_00000004/manifest.json cannot be read" in plan.notes[0]
 
 
 def test_without_a_whole_checkpoint_the_damaged_ones_are_named(folder: Path) -> None:
     (folder / "checkpoints" / "step_00000000" / "data").unlink()
     with pytest.raises(WeirError, match=r"no whole checkpoint of version 3 or lower: .*step_00000000/data is missing"):
-        make_job(Asked(folder, 3))
+        plan_replay(ReplayRequest(folder, 3))
 
 
 def test_a_step_below_all_checkpoints_names_the_lowest(folder: Path) -> None:
     for version in (0, 4):
         (folder / "checkpoints" / f"step_{version:08d}").rename(folder / f"away-{version}")
     with pytest.raises(WeirError, match="give --step 8 or higher"):
-        make_job(Asked(folder, 3))
+        plan_replay(ReplayRequest(folder, 3))
 
 
 def test_changes_that_a_step_depends_on_make_a_counterfactual_and_others_do_not(folder: Path) -> None:
-    job = make_job(Asked(folder, 4, sets=["loss_fn.ratio_clip_max=0.28", "logger.wandb=true"]))
-    assert job.changed is not None and job.changed.loss_fn == ClippedPgConfig(ratio_clip_max=0.28)
-    assert job.config.loss_fn == ClippedPgConfig()
-    assert job.config.logger.wandb and job.changed.logger.wandb
-    assert list(job.notes) == ["logger.wandb=true changes nothing that a step depends on"]
-    assert job.present is job.changed
-    assert make_job(Asked(folder, 5, sets=["loss_fn.ratio_clip_max=0.28"])).present.loss_fn == ClippedPgConfig()
-    assert make_job(Asked(folder, 4, sets=["grpo.val_period=7"])).changed is None
+    clip = "loss_fn.ratio_clip_max=0.28"
+    plan = plan_replay(ReplayRequest(folder, 4, overrides=[clip, "logger.wandb=true"]))
+    assert plan.changed is not None and plan.changed.loss_fn == ClippedPgConfig(ratio_clip_max=0.28)
+    assert plan.config.loss_fn == ClippedPgConfig()
+    assert plan.config.logger.wandb and plan.changed.logger.wandb
+    assert list(plan.notes) == ["logger.wandb=true changes nothing that a step depends on"]
+    assert plan.start_config is plan.changed
+    assert plan_replay(ReplayRequest(folder, 5, overrides=[clip])).start_config.loss_fn == ClippedPgConfig()
+    assert plan_replay(ReplayRequest(folder, 4, overrides=["grpo.val_period=7"])).changed is None
 
 
 SEALED = (
@@ -283,7 +291,7 @@ SEALED = (
 @pytest.mark.parametrize("change", SEALED)
 def test_a_key_under_which_the_batch_would_be_another_is_refused(folder: Path, change: str) -> None:
     with pytest.raises(ConfigError, match="the batch is the sealed one") as caught:
-        make_job(Asked(folder, 4, sets=["loss_fn.ratio_clip_max=0.28", change]))
+        plan_replay(ReplayRequest(folder, 4, overrides=["loss_fn.ratio_clip_max=0.28", change]))
     assert [problem.key for problem in caught.value.problems] == [change.partition("=")[0]]
 
 
@@ -307,33 +315,36 @@ def test_every_key_is_free_or_of_the_sealed_batch() -> None:
         ({"group": "v12"}, "--group"),
         ({"group": "v00000004/s0001", "step": 5}, "--step"),
         ({"group": "v00000004/s0016"}, "--group"),
-        ({"group": "v00000004/s0001", "sets": ["loss_fn.ratio_clip_max=0.3"]}, "--set"),
-        ({"step": 5, "sets": ["learner.nproc=2"]}, "--set"),
-        ({"step": 5, "sets": ["loss_fn.ratio_clip_maxx=0.3"]}, "loss_fn.ratio_clip_maxx"),
-        ({"step": 5, "sets": ["loss_fn"]}, "loss_fn"),
+        ({"group": "v00000004/s0001", "overrides": ["loss_fn.ratio_clip_max=0.3"]}, "--set"),
+        ({"step": 5, "overrides": ["learner.nproc=2"]}, "--set"),
+        ({"step": 5, "overrides": ["loss_fn.ratio_clip_maxx=0.3"]}, "loss_fn.ratio_clip_maxx"),
+        ({"step": 5, "overrides": ["loss_fn"]}, "loss_fn"),
     ],
 )
 def test_wrong_input_names_what_is_wrong(folder: Path, asked: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_job(Asked(folder, **asked))
+        plan_replay(ReplayRequest(folder, **asked))
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
-def test_what_was_typed_is_what_is_told() -> None:
-    trained = dict.fromkeys(range(13), outcome(0))
-    for asked, words in (
-        (Asked(Path(), 20), "--step=20: T have no record of step 20: recorded are 0 to 12"),
-        (Asked(Path(), 12, 20), "--to=20: T have no record of step 13: recorded are 0 to 12"),
-        (Asked(Path(), group="v00000022/s0000"), "--group='v00000022/s0000': T have no record of step 22: recorded are 0 to 12"),
+def test_wrong_input_is_reported_as_it_was_typed() -> None:
+    trained = dict.fromkeys(range(13), step_record(0))
+    for request, words in (
+        (ReplayRequest(Path(), 20), "--step=20: T have no record of step 20: recorded are 0 to 12"),
+        (ReplayRequest(Path(), 12, 20), "--to=20: T have no record of step 13: recorded are 0 to 12"),
+        (
+            ReplayRequest(Path(), group="v00000022/s0000"),
+            "--group='v00000022/s0000': T have no record of step 22: recorded are 0 to 12",
+        ),
     ):
         with pytest.raises(ConfigError) as caught:
-            for option, value, steps in asked.steps:
+            for option, value, steps in request.steps:
                 check_trained(steps, trained, option, value, "T")
         assert str(caught.value) == f"{words}; give steps that the run has trained"
 
 
 def test_another_layout_is_fine_from_a_checkpoint_on(folder: Path) -> None:
-    assert make_job(Asked(folder, 4, sets=["learner.nproc=2"])).present.learner.nproc == 2
+    assert plan_replay(ReplayRequest(folder, 4, overrides=["learner.nproc=2"])).start_config.learner.nproc == 2
 
 
 # --- one group ---------------------------------------------------------------------------------------------------------------
@@ -342,12 +353,12 @@ def test_another_layout_is_fine_from_a_checkpoint_on(folder: Path) -> None:
 def test_a_group_is_shown_token_by_token() -> None:
     group = make_group(12, trajectories=(make_multi_turn(12), make_multi_turn(12, rewards=0.25)))
     learner = [[-0.5, -1.5, -0.5, -2.0, 0.0, 0.0, -0.125]] * 2
-    told = list(lines(group, learner, GrpoConfig(normalize_rewards=False), lambda ids: f"<{' '.join(map(str, ids))}>"))
-    assert told[0].startswith("v00000012/s0003/d0/a0  row ")
-    assert told[1] == 'prompt "<1 5 6>"  3 tokens'
-    assert told[3].startswith("trajectory 0  reward 1.25  advantage +0.5000  stop")
-    assert told[7].split() == ["2", "9", '"<9>"', "1", "12", "-0.25000", "-0.50000", "0.77880"]
-    assert told[9].split() == ["4", "50", '"<50>"', "0", "-", "-", "-", "-"]
+    shown = list(lines(group, learner, GrpoConfig(normalize_rewards=False), lambda ids: f"<{' '.join(map(str, ids))}>"))
+    assert shown[0].startswith("v00000012/s0003/d0/a0  row ")
+    assert shown[1] == 'prompt "<1 5 6>"  3 tokens'
+    assert shown[3].startswith("trajectory 0  reward 1.25  advantage +0.5000  stop")
+    assert shown[7].split() == ["2", "9", '"<9>"', "1", "12", "-0.25000", "-0.50000", "0.77880"]
+    assert shown[9].split() == ["4", "50", '"<50>"', "0", "-", "-", "-", "-"]
 
 
 def test_the_group_that_is_meant_must_have_been_trained() -> None:

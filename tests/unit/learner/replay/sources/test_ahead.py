@@ -14,15 +14,15 @@ from schemas.errors import WeirError
 from schemas.records.metrics import StepMetrics
 
 WITHIN_S = 10.0
-OUTCOMES = cast(Mapping[int, StepMetrics], {0: "told"})
+RECORDED = cast(Mapping[int, StepMetrics], {0: "recorded"})
 
 
 def batch_of(version: int) -> SealedBatch:
     return cast(SealedBatch, f"batch {version}")
 
 
-class Told:
-    """Tells what is read; version 3 is damaged."""
+class Recording:
+    """Records what is read; version 3 is damaged."""
 
     where = "a test"
 
@@ -30,8 +30,8 @@ class Told:
         self.read: queue.SimpleQueue[int] = queue.SimpleQueue()
         self.closed = False
 
-    def outcomes(self) -> Mapping[int, StepMetrics]:
-        return OUTCOMES
+    def step_metrics(self) -> Mapping[int, StepMetrics]:
+        return RECORDED
 
     def batch(self, version: int) -> SealedBatch:
         self.read.put(version)
@@ -44,20 +44,20 @@ class Told:
 
 
 def test_the_next_batch_is_read_while_the_present_one_is_used_and_each_once() -> None:
-    told = Told()
-    source = ReadAhead(cast(Source, told), last=2)
-    assert source.outcomes() == OUTCOMES
+    inner = Recording()
+    source = ReadAhead(cast(Source, inner), last=2)
+    assert source.step_metrics() == RECORDED
     assert source.batch(0) == batch_of(0)
-    assert [told.read.get(timeout=WITHIN_S) for _ in range(2)] == [0, 1]  # 1 was not asked for yet
+    assert [inner.read.get(timeout=WITHIN_S) for _ in range(2)] == [0, 1]  # 1 was not asked for yet
     assert [source.batch(version) for version in (0, 1)] == [batch_of(0), batch_of(1)]
-    assert told.read.get(timeout=WITHIN_S) == 2
+    assert inner.read.get(timeout=WITHIN_S) == 2
     assert source.batch(2) == batch_of(2)
     source.close()
-    assert told.closed and told.read.empty()
+    assert inner.closed and inner.read.empty()
 
 
-def test_what_cannot_be_read_is_told_when_it_is_asked_for() -> None:
-    source = ReadAhead(cast(Source, Told()), last=3)
+def test_what_cannot_be_read_is_reported_when_it_is_asked_for() -> None:
+    source = ReadAhead(cast(Source, Recording()), last=3)
     assert source.batch(2) == batch_of(2)
     with pytest.raises(WeirError, match="version 3 is damaged"):
         source.batch(3)
@@ -65,6 +65,6 @@ def test_what_cannot_be_read_is_told_when_it_is_asked_for() -> None:
 
 
 def test_a_version_past_the_last_one_is_read_when_asked_for() -> None:
-    source = ReadAhead(cast(Source, Told()), last=0)
+    source = ReadAhead(cast(Source, Recording()), last=0)
     assert source.batch(5) == batch_of(5)
     source.close()

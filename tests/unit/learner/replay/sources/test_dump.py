@@ -76,18 +76,18 @@ def test_one_other_byte_in_a_record_is_found_and_the_record_named(tmp_path: Path
     data = bytearray((folder / FILE).read_bytes())
     data[-len(data) // 4] ^= 1
     (folder / FILE).write_bytes(data)
-    (told,) = problems(folder)
-    assert f"{FILE}: has sha256" in told
-    assert f"the record {TOPIC}[0] offset 1 (v00000012/s0001/d0/a0) does not hash to its header sha256" in told
+    (found,) = problems(folder)
+    assert f"{FILE}: has sha256" in found
+    assert f"the record {TOPIC}[0] offset 1 (v00000012/s0001/d0/a0) does not hash to its header sha256" in found
 
 
 def test_every_damaged_or_missing_file_is_named_at_once(tmp_path: Path) -> None:
     folder = make_dump(tmp_path / "d")
     (folder / "config.yaml").write_text("run: {seed: 1}\n")
     (folder / FILE).unlink()
-    told = problems(folder)
-    assert len(told) == 2
-    assert "config.yaml: has sha256" in told[0] and f"{FILE}: is missing" in told[1]
+    found = problems(folder)
+    assert len(found) == 2
+    assert "config.yaml: has sha256" in found[0] and f"{FILE}: is missing" in found[1]
 
 
 def test_a_file_that_was_not_dumped_is_named(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_file_that_was_not_dumped_is_named(tmp_path: Path) -> None:
     (folder / "checkpoints" / "step_00000012").mkdir(parents=True)
     (folder / "checkpoints" / "step_00000012" / "common.pt").write_bytes(b"a pickle")
     (folder / "model").symlink_to(tmp_path)
-    told = problems(folder)
-    assert len(told) == 2
-    assert "step_00000012/common.pt: is not named in index.json; move it away" in told[0] and "model: is not named" in told[1]
+    found = problems(folder)
+    assert len(found) == 2
+    assert "step_00000012/common.pt: is not named in index.json; move it away" in found[0] and "model: is not named" in found[1]
 
 
 @pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "topics/../../secret", "topics//x"])
@@ -109,8 +109,8 @@ def test_an_index_that_names_what_lies_elsewhere_is_refused(tmp_path: Path, name
         {"topics": {NAME: {**index["topics"][NAME], "file": name}}},
     ):
         (folder / "index.json").write_text(json.dumps({**index, **change}))
-        (told,) = problems(folder)
-        assert f"index.json names {name!r}, which is no file of the dump" in told
+        (found,) = problems(folder)
+        assert f"index.json names {name!r}, which is no file of the dump" in found
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def test_a_folder_of_another_form_is_refused(tmp_path: Path, text: str | None, w
     (folder / "index.json").unlink()
     if text is not None:
         (folder / "index.json").write_text(text)
-    (told,) = problems(folder)
-    assert words in told
+    (found,) = problems(folder)
+    assert words in found
 
 
 def test_a_folder_that_is_not_there_says_so(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a replay tells of its steps, and the exit code that follows."""
+"""What a replay reports of its steps, and the exit code that follows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from learner.replay.compare import Figures
-from learner.replay.course import Course
-from learner.replay.plan import Asked, make_job
-from learner.replay.report import DIFFERS, EQUAL, Report
+from learner.replay.compare import StepFigures
+from learner.replay.plan import ReplayRequest, plan_replay
+from learner.replay.replayer import Replayer
+from learner.replay.report import DIFFERS, EQUAL, ReplayReport
 from schemas.config.config import Config
 from schemas.errors import WeirError
 from schemas.records.group import decode
@@ -27,11 +27,11 @@ class Trainer:
     def __init__(self, config: Config, loaded: str) -> None:
         self.config = config
         self.loaded = loaded
-        self.gone_over = False
+        self.config_changed = False
 
-    def step(self, records: Sequence[bytes]) -> Figures:
+    def step(self, records: Sequence[bytes]) -> StepFigures:
         version = decode(records[0]).request.version
-        return Figures.of({"loss": float(version), "grad_norm": 1.0}, f"state-{version}", "w")
+        return StepFigures.of({"loss": float(version), "grad_norm": 1.0}, f"state-{version}", "w")
 
     def present_digest(self) -> str:
         return self.loaded
@@ -42,8 +42,8 @@ class Trainer:
     def text(self, ids: Sequence[int]) -> str:
         return " ".join(map(str, ids))
 
-    def go_over(self) -> None:
-        self.gone_over = True
+    def change_config(self) -> None:
+        self.config_changed = True
 
 
 def recorded(step: int, state: str | None = None) -> StepMetrics:
@@ -65,22 +65,22 @@ class Replay:
     def __init__(
         self,
         tmp_path: Path,
-        *outcomes: StepMetrics,
+        *steps: StepMetrics,
         loaded: str = "s",
         configs: dict[int, str] | None = None,
         step: int | None = None,
         group: str | None = None,
-        sets: Sequence[str] = (),
+        overrides: Sequence[str] = (),
     ) -> None:
-        self.job = make_job(Asked(run_folder(tmp_path / "runs", {4: 1}), step, None, group, sets))
+        self.plan = plan_replay(ReplayRequest(run_folder(tmp_path / "runs", {4: 1}), step, None, group, overrides))
         self.file = tmp_path / "report"
-        source = Sealed(dict.fromkeys(range(4, 8), self.job.config.digest) | (configs or {}))
-        self.trainer = Trainer(self.job.present, loaded)
-        told = {outcome.step: outcome for outcome in outcomes}
-        self.course = Course(self.job, self.trainer, source, told, Report(self.file), FACTS)
+        source = Sealed(dict.fromkeys(range(4, 8), self.plan.config.digest) | (configs or {}))
+        self.trainer = Trainer(self.plan.start_config, loaded)
+        by_step = {record.step: record for record in steps}
+        self.replayer = Replayer(self.plan, self.trainer, source, by_step, ReplayReport(self.file), FACTS)
 
     def run(self) -> int:
-        return self.course.run()
+        return self.replayer.run()
 
     def lines(self) -> list[str]:
         return [json.loads(line)["line"] for line in self.file.read_text().splitlines()]
@@ -95,16 +95,16 @@ def test_all_as_recorded_is_equal(tmp_path: Path) -> None:
 CHANGE = "loss_fn.ratio_clip_max=0.3"
 
 
-@pytest.mark.parametrize("asked", [{"step": 6}, {"group": "v00000006/s0000"}, {"step": 6, "sets": [CHANGE]}])
+@pytest.mark.parametrize("asked", [{"step": 6}, {"group": "v00000006/s0000"}, {"step": 6, "overrides": [CHANGE]}])
 @pytest.mark.parametrize("on_the_way", [recorded(5, "another"), None])
 def test_a_difference_on_the_way_is_in_the_exit_code_whatever_is_asked_for(
     tmp_path: Path, asked: dict[str, object], on_the_way: StepMetrics | None
 ) -> None:
-    outcomes = [recorded(4), recorded(6), *([on_the_way] if on_the_way is not None else [])]
-    replay = Replay(tmp_path, *outcomes, **asked)  # type: ignore[arg-type]
+    steps = [recorded(4), recorded(6), *([on_the_way] if on_the_way is not None else [])]
+    replay = Replay(tmp_path, *steps, **asked)  # type: ignore[arg-type]
     assert replay.run() == DIFFERS
     assert "DIFFERS" in replay.lines()[1] or "not recorded" in replay.lines()[1]
-    assert Replay(tmp_path / "other", *outcomes, recorded(5), **asked).run() == EQUAL  # type: ignore[arg-type]
+    assert Replay(tmp_path / "other", *steps, recorded(5), **asked).run() == EQUAL  # type: ignore[arg-type]
 
 
 def test_a_group_is_shown_after_the_way_to_it(tmp_path: Path) -> None:
@@ -116,10 +116,10 @@ def test_a_group_is_shown_after_the_way_to_it(tmp_path: Path) -> None:
     ]
 
 
-def test_a_changed_config_is_gone_over_to_at_its_step(tmp_path: Path) -> None:
-    replay = Replay(tmp_path, recorded(4), recorded(5), step=5, sets=[CHANGE])
+def test_the_config_changes_at_the_requested_step(tmp_path: Path) -> None:
+    replay = Replay(tmp_path, recorded(4), recorded(5), step=5, overrides=[CHANGE])
     assert replay.run() == EQUAL
-    assert replay.trainer.gone_over
+    assert replay.trainer.config_changed
     assert replay.lines()[1] == "step 5  0 of 2 metrics differ, the state after it is the same"
 
 
@@ -128,9 +128,9 @@ def test_a_checkpoint_of_another_state_is_refused(tmp_path: Path) -> None:
         Replay(tmp_path, recorded(4), step=4, loaded="other").run()
 
 
-def test_each_config_that_batches_were_sealed_under_is_told_once(tmp_path: Path) -> None:
-    outcomes = [recorded(version) for version in (4, 5, 6, 7)]
-    replay = Replay(tmp_path, *outcomes, configs={5: "then", 6: "then"}, step=7)
+def test_each_config_that_batches_were_sealed_under_is_noted_once(tmp_path: Path) -> None:
+    steps = [recorded(version) for version in (4, 5, 6, 7)]
+    replay = Replay(tmp_path, *steps, configs={5: "then", 6: "then"}, step=7)
     assert replay.run() == EQUAL
-    told = [line for line in replay.lines() if line.startswith("note")]
-    assert len(told) == 1 and "step 5 was sealed under the config of digest then" in told[0]
+    notes = [line for line in replay.lines() if line.startswith("note")]
+    assert len(notes) == 1 and "step 5 was sealed under the config of digest then" in notes[0]
