@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything on this machine: see --help. Paths in a config are relative to the project's root.
+# Runs all parts of a run on this machine; see --help. Paths in a config are relative to the project's root.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# The path of a config may be relative to the working folder of the caller.
+# The path of the config itself may be relative to the caller's working folder.
 arguments=()
 for argument in "$@"; do
     case $argument in

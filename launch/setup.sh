@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Makes everything that Weir needs on this machine: .venv with the pinned packages, Kafka's jars, its Java.
+# Sets up everything that Weir needs on this machine: .venv with the pinned packages, Kafka's jars, a Java runtime.
 #
 #   launch/setup.sh [--cpu | --gpu] [--test]
 #
-#   --cpu, --gpu   which vLLM; without it the kind that is there stays, cpu at first
-#   --test         the packages of tests/run.sh too
+#   --cpu, --gpu   which vLLM to install; by default the installed kind, or cpu the first time
+#   --test         also the packages of tests/run.sh
 #
-# Needs Python 3.11 and the network, nothing else. Run again it does nothing, within a second. The next run completes one that was
-# interrupted: .venv/installing exists while packages are incomplete, and .venv/complete is written last.
+# Needs only Python 3.11 and the network. When everything is in place, it does nothing and takes less than a second. The next
+# set-up completes an interrupted one: .venv/installing exists while packages are incomplete, and .venv/complete is written last.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All checks: lint, format, types, then the tests in one pytest run whose summary is the last thing printed.
+# Runs all checks: lint, format, types, then the tests in one pytest run, whose summary is printed last.
 #
 #   tests/run.sh [unit|contract|integration|chaos|all] [pytest arguments]
 set -euo pipefail
@@ -14,7 +14,7 @@ if [ "$which" = all ]; then folders=(tests/unit tests/contract tests/integration
 
 launch/setup.sh --test
 bin=.venv/bin
-# Several processes share the cores: one thread each, unless told otherwise.
+# Several processes share the cores: one thread each, unless the environment sets another number.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} TOKENIZERS_PARALLELISM=false
 
 echo "== ruff" && $bin/ruff check .

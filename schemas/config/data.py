@@ -10,28 +10,28 @@ from schemas.config.base import LOCAL, Section
 
 
 class DataConfig(Section):
-    """Where prompts come from, and which keys of a row hold what."""
+    """Where prompts come from, and what the keys of a row hold."""
 
     train: Annotated[str, LOCAL]
-    """A .jsonl or .parquet file, a Hugging Face dataset name or folder, or `environment` for the environment's generator."""
+    """A .jsonl or .parquet file, name or folder of a Hugging Face data set, or `environment`: the environment's generator."""
     validation: Annotated[str | None, LOCAL] = None
-    """Same, for validation; null switches validation off."""
+    """The same for validation; null: no validation."""
     split: str = "train"
-    """Split of a Hugging Face dataset that `train` names."""
+    """Split of the Hugging Face data set that `train` names."""
     validation_split: str = "test"
-    """Split of a Hugging Face dataset that `validation` names."""
+    """Split of the Hugging Face data set that `validation` names."""
     subset: str | None = None
-    """Configuration name of a Hugging Face dataset (`main` for gsm8k)."""
+    """Configuration name of a Hugging Face data set (`main` for gsm8k)."""
     preset: Literal["verl", "trl", "gsm8k", "nemo_rl"] | None = None
-    """A known layout of rows; sets the keys below unless they are given."""
+    """A known layout of rows; it sets the keys below that are not given."""
     prompt_key: str | None = None
-    """Dotted path of the prompt in a row: a string, or a list of chat messages. `prompt` when null."""
+    """Dotted path of the prompt in a row: a string, or a list of chat messages; null: `prompt`."""
     answer_key: str | None = None
-    """Dotted path of the reference answer in a row. `answer` when null."""
+    """Dotted path of the reference answer in a row; null: `answer`."""
     system_prompt: str | None = None
-    """A system message put in front of a prompt that has none (chat templates only)."""
+    """A system message for prompts that have none (chat templates only)."""
     apply_chat_template: bool | None = None
-    """Whether a string prompt becomes a user message of the tokenizer's template; null: if the tokenizer has one."""
+    """Whether a string prompt becomes a user message in the tokenizer's template; null: if the tokenizer has a template."""
 
 
 class EnvironmentConfig(Section):

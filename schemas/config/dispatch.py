@@ -10,31 +10,31 @@ from schemas.config.base import LOCAL, RESUME, Section, Unit
 
 
 class DispatchConfig(Section):
-    """Giving out slots, and judging who is alive. Beats are the dispatcher's unit of time; they stand still when it does."""
+    """Giving out slots, and judging who is alive. Beats are the dispatcher's unit of time; they stop when it stops."""
 
     beat_s: Annotated[float, Field(gt=0)] = 1.0
     """Shortest time between two beats."""
     heartbeat_s: Annotated[float, Field(gt=0)] = 1.0
     """Time between a producer's heartbeats."""
     lease_beats: Annotated[int, Field(ge=2)] = 15
-    """A producer is lost so many beats after its last record."""
+    """A producer is lost this many beats after its last record."""
     max_attempts: Annotated[int, Field(ge=1)] = 3
-    """Tries of one draw whose rollout fails, before its prompt is given up."""
+    """Attempts of a draw whose rollout fails, before its prompt is given up."""
     max_draws: Annotated[int, Field(ge=1)] = 8
-    """Prompts of one slot that a filter may refuse; past it the first refused group is trained."""
+    """Prompts of one slot that the filter of dynamic sampling may refuse; then the lowest of these draws is trained."""
     max_lost: Annotated[int, Field(ge=1)] = 4
-    """Losses of a producer in the middle of one draw, before its prompt is given up."""
+    """How often a draw may be lost together with its producer, before its prompt is given up."""
     hedge_below: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """Slots that the learner waits for are tried a second time elsewhere when their producer's token rate is below this share of
-    the fleet's median; 0: never."""
+    """Slots that the learner waits for are given to a second producer when the token rate of the first is below this share of the
+    fleet's median; 0: never."""
     no_progress_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    """The run ends when no group was accepted for so long."""
+    """The run ends when no group was accepted for this long."""
     no_producer_timeout_s: Annotated[float, Field(gt=0)] = 300.0
-    """The run ends when there was no producer for so long."""
+    """The run ends when there was no producer for this long."""
     start_timeout_s: Annotated[float, Field(gt=0)] = 120.0
-    """The first weights wait so long for `producer.count` producers, and then go to those that are there."""
+    """The first refit waits this long for `producer.count` producers, and then takes those that are there."""
     stall_timeout_s: Annotated[float, Field(gt=0)] = 300.0
-    """A request without a new token for so long is issued again."""
+    """A request without a new token for this long is issued again."""
 
     @model_validator(mode="after")
     def _lease(self) -> DispatchConfig:
@@ -51,18 +51,18 @@ class RefitConfig(Section):
     backend: Literal["auto", "gloo", "nccl"] = "auto"
     """Transport of the weights; auto: nccl where both sides have GPUs, else gloo."""
     mode: Literal["keep", "drain"] = "keep"
-    """keep: running requests are frozen and continue with the new weights; drain: they end first and no new one starts."""
+    """keep: running requests are frozen and continue with the new weights; drain: they end first, and no new ones start."""
     recompute_kv_cache_after_weight_updates: bool = True
-    """Drop the caches of running requests at a refit, so that all their context is of the new weights."""
+    """Drop the caches of running requests at a refit, so that the new weights compute all of their context."""
     phase_timeout_s: Annotated[float, Field(gt=0), RESUME] = 60.0
     """Deadline of each phase of a round, counted in beats; the transport's own timeout is half of it."""
     max_tries: Annotated[int, Field(ge=1), RESUME] = 3
-    """Failed rounds of one producer until it is expelled."""
+    """Failed rounds of a producer, in a row, until it is expelled."""
     host: Annotated[str | None, LOCAL, RESUME] = None
-    """Address that the learner's store binds and producers reach; null: that of the route to the broker."""
+    """Address to which the learner's store binds and which producers can reach; null: the one on the route to the broker."""
     group_size: Annotated[Annotated[int, Field(ge=1)] | None, Unit("producers")] = None
-    """Producers a transfer group; null: all in one."""
+    """Producers in one transfer group; null: all in one group."""
     bucket_mib: Annotated[int, Field(ge=1, le=4096)] = 64
-    """Size of a bucket of weights, at most (a single larger tensor gets its own bucket)."""
+    """Largest size of a bucket of weights (a single larger tensor gets a bucket to itself)."""
     probe_limit: Annotated[Annotated[float, Field(gt=0)] | None, Unit("nats")] = None
     """Largest |engine - learner| log-probability on the probe sequence; null: 1e-3 for float32, 0.5 for bfloat16."""

@@ -14,24 +14,24 @@ from schemas.config.base import RESUME, UNTRAINED, Section, Unit
 
 
 class OptimizerConfig(Section):
-    """AdamW and the schedule of its learning rate. Steps are versions."""
+    """AdamW and the schedule of its learning rate. Its steps are versions."""
 
     lr: Annotated[float, Field(gt=0)] = 5.0e-6
     """Highest learning rate."""
     min_lr: Annotated[float, Field(ge=0)] = 0.0
     """Learning rate at the end of the decay."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    """Decoupled; biases and norms have none."""
+    """Decoupled weight decay; not applied to biases and norms."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """Decay of the first moment."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
     """Decay of the second moment."""
     adam_eps: Annotated[float, Field(gt=0)] = 1.0e-8
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     clip_grad: Annotated[float, Field(ge=0)] = 1.0
-    """Bound of the gradient's norm; 0: none."""
+    """Bound on the gradient's norm; 0: none."""
     lr_warmup_steps: Annotated[int, Field(ge=0), Unit("versions")] = 0
-    """Versions of linear warm-up; the first one trains with lr / lr_warmup_steps."""
+    """Versions of linear warm-up; the first of them trains with lr / lr_warmup_steps."""
     lr_decay_steps: Annotated[Annotated[int, Field(ge=1)] | None, Unit("versions")] = None
     """Versions until min_lr, warm-up included; null: the run's last step."""
     lr_decay_style: Literal["constant", "linear", "cosine"] = "constant"
@@ -50,33 +50,33 @@ class LearnerConfig(Section):
     """The Megatron side."""
 
     nproc: Annotated[int, Field(ge=1), Unit("processes")] = 1
-    """Processes that torchrun starts, on all machines together."""
+    """Processes that torchrun starts on all machines together."""
     tensor_model_parallel_size: Annotated[int, Field(ge=1)] = 1
-    """Processes that each matrix is split over."""
+    """Number of processes over which each matrix is split."""
     pipeline_model_parallel_size: Annotated[int, Field(ge=1)] = 1
-    """Processes that the layers are split over."""
+    """Number of processes over which the layers are split."""
     context_parallel_size: Literal[1] = 1
-    """Long sequences are not split over processes yet."""
+    """Only 1: long sequences are not split over processes yet."""
     sequence_parallel: bool = False
     """Split norms and dropouts over the tensor-parallel processes too."""
     train_global_batch_size: Annotated[Annotated[int, Field(ge=1)] | None, Unit("trajectories")] = None
-    """Trajectories an optimizer step; null: all of the version, in one step."""
+    """Trajectories of one optimizer step; null: all of the version, in one step."""
     train_micro_batch_size: Annotated[int, Field(ge=1), Unit("trajectories")] = 64
-    """Trajectories a forward and backward pass of one process."""
+    """Trajectories in one forward and backward pass of one process."""
     logprob_micro_batch_size: Annotated[Annotated[int, Field(ge=1)] | None, Unit("trajectories")] = None
-    """Trajectories a forward pass without gradient; null: train_micro_batch_size."""
+    """Trajectories in one forward pass without gradient; null: train_micro_batch_size."""
     optimizer: OptimizerConfig = Field(default_factory=OptimizerConfig)
     use_distributed_optimizer: bool = False
     """Split the optimizer's state over the data-parallel processes."""
     sequence_packing: Literal[False] = False
-    """Trajectories are sorted by length and padded; packing is not built yet."""
+    """Only false: trajectories are sorted by length and padded; packing is not built yet."""
     deterministic: bool = True
-    """Use deterministic algorithms only, so that a step can be replayed bit for bit."""
+    """Use only deterministic algorithms, so that a step can be replayed bit for bit."""
     threads: Annotated[int, Field(ge=1)] | None = None
-    """Threads of torch in each process; null: what the environment says (OMP_NUM_THREADS)."""
+    """Threads of torch in each process; null: as OMP_NUM_THREADS in the environment sets it."""
     rank_timeout_s: Annotated[float, Field(gt=0), UNTRAINED, RESUME] = 120.0
-    """A process that hears nothing from rank 0 for so long exits; one that is stopped for three quarters of it is killed. Must
-    exceed refit.phase_timeout_s."""
+    """A process that hears nothing from rank 0 for this long exits; one that is stopped for three quarters of this time is
+    killed. Must exceed refit.phase_timeout_s."""
 
     @property
     def model_parallel_size(self) -> int:
@@ -107,11 +107,11 @@ class CheckpointingConfig(Section):
     save_period: Annotated[int, Field(ge=1), Unit("versions")] = 10
     """Versions from one checkpoint to the next; the last version always has one."""
     keep: Annotated[Annotated[int, Field(ge=1)] | None, Unit("checkpoints")] = None
-    """Newest checkpoints that are kept, and the topics that go with them; null: all."""
+    """How many of the newest checkpoints are kept, with the topics that they need; null: all."""
     async_save: bool = False
-    """Training continues while a copy of the state is written; takes memory for the copy in every process."""
+    """Training continues while a copy of the state is written; this takes memory for the copy in every process."""
     hf_export_at_end: bool = True
-    """Write the last version as a Hugging Face checkpoint too."""
+    """Also write the last version as a Hugging Face checkpoint."""
 
 
 class LoggerConfig(Section):

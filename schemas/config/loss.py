@@ -29,25 +29,25 @@ class LossConfig(Section):
     reference_policy_kl_type: Literal["k1", "k2", "k3"] = "k3"
     """Estimator of that divergence."""
     kl_input_clamp_value: Positive | None = 20.0
-    """Bound of the absolute log-ratio that the estimator sees; null: none."""
+    """Bound on the absolute log-ratio that the estimator gets; null: none."""
     kl_output_clamp_value: Positive | None = 10.0
-    """Bound of the absolute estimate of a token; null: none."""
+    """Bound on the absolute estimate of a token; null: none."""
     use_on_policy_kl_approximation: bool = False
     """Weigh the estimate of each token by current over sampling probability."""
     token_level_loss: bool = True
     """Mean over all tokens of the batch; false: mean over trajectories of their token means."""
     use_importance_sampling_correction: bool = True
-    """Weigh tokens by previous over sampling probability: engine and learner never agree exactly, and groups may be old."""
+    """Weigh tokens by previous over sampling probability, since engine and learner never agree exactly and groups may be old."""
     truncated_importance_sampling_type: Literal["tis", "icepop", "seq-mask-tis"] | None = "tis"
     """tis: clamp that weight; icepop: drop tokens out of bounds; seq-mask-tis: drop trajectories whose mean is out of bounds."""
     truncated_importance_sampling_ratio: Positive = 2.0
-    """Upper bound of the weight (of its geometric mean over a trajectory for seq-mask-tis)."""
+    """Upper bound of the weight (for seq-mask-tis, of its geometric mean over a trajectory)."""
     truncated_importance_sampling_ratio_min: Annotated[float, Field(ge=0)] | None = None
-    """Lower bound. icepop and seq-mask-tis need it; null is 0 for tis."""
+    """Lower bound of the weight. icepop and seq-mask-tis need it; for tis null is 0."""
     sequence_level_importance_ratios: bool = False
     """One ratio for a whole trajectory (GSPO)."""
     force_on_policy_ratio: bool = False
-    """Take the current policy as the previous one: the ratio is 1 and has a gradient. One optimizer step a version only."""
+    """Take the current policy as the previous one: the ratio is 1 and has a gradient. Needs one optimizer step per version."""
 
     @model_validator(mode="after")
     def _truncation(self) -> LossConfig:
@@ -71,16 +71,16 @@ class LossConfig(Section):
 
 
 class ClippedPgConfig(LossConfig):
-    """The clipped policy gradient loss of PPO and GRPO, with the variants that NeMo RL's has."""
+    """The clipped policy gradient loss of PPO and GRPO, with the variants of NeMo RL's."""
 
     name: Annotated[Literal["clipped_pg"], LATER] = "clipped_pg"
-    """The loss: `clipped_pg`, or a function of your own as `module:function`."""
+    """The loss: `clipped_pg`, or your own function as `module:function`."""
     ratio_clip_min: Annotated[float, Field(ge=0, lt=1)] = 0.2
     """The probability ratio is clipped below at 1 minus this."""
     ratio_clip_max: Annotated[float, Field(ge=0)] = 0.2
     """The probability ratio is clipped above at 1 plus this."""
     ratio_clip_c: Annotated[float, Field(gt=1)] | None = None
-    """Dual clip: bound of the ratio where the advantage is negative; null: none."""
+    """Dual clip: bound on the ratio where the advantage is negative; null: none."""
     disable_ppo_ratio: bool = False
     """Plain REINFORCE: no ratio, no clipping."""
 
@@ -94,12 +94,12 @@ class ClippedPgConfig(LossConfig):
 
 
 class CustomLossConfig(LossConfig):
-    """A loss function of the user's own."""
+    """Your own loss function."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
     """`module:function`."""
     args: dict[str, Any] = Field(default_factory=dict)
-    """Passed to the function by name."""
+    """Arguments that are passed to the function by name."""
 
 
 def _form(value: Any) -> Any:

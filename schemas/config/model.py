@@ -15,10 +15,10 @@ class ModelConfig(Section):
     path: Annotated[str, LOCAL]
     """A local Hugging Face checkpoint folder, or a hub name that transformers can load."""
     tokenizer: Annotated[str | None, LOCAL] = None
-    """Folder or hub name of the tokenizer; the model's own when null."""
+    """Folder or hub name of the tokenizer; null: the model's."""
     build: Annotated[Literal["tiny", "smollm2"] | None, LOCAL] = None
-    """A recipe of `launch/models/` that makes `path` on this machine when it is missing."""
+    """A recipe in `launch/models/` that makes `path` on this machine when it is missing."""
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    """Numbers that the engine computes with, that are sent at a refit, and that the learner's forward pass uses."""
+    """Type of the numbers that the engine computes with, that a refit sends, and that the learner's forward pass uses."""
     max_total_sequence_length: Annotated[int, Field(ge=2), Unit("tokens")] = 1024
-    """Longest prompt plus completion, in tokens."""
+    """Most tokens of prompt and completion together."""

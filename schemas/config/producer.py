@@ -13,18 +13,18 @@ class ProducerConfig(Section):
     """How many producers run on this machine, and how each does its work."""
 
     count: Annotated[int, Field(ge=1)] = 1
-    """Producers that `launch/run_cluster.sh` starts; the first refit waits for so many."""
+    """Producers that `launch/run_cluster.sh` starts; the first refit waits for this many."""
     engine: Literal["vllm", "scripted"] = "vllm"
-    """scripted: deterministic tokens without a model, for tests of scheduling and faults."""
+    """vllm: a model; scripted: deterministic tokens without a model, for tests of scheduling and faults."""
     max_groups_in_flight: Annotated[int, Field(ge=1), Unit("groups")] = 8
     """Groups that one producer works on at once: its capacity."""
     max_trajectory_retries: Annotated[int, Field(ge=0)] = 2
-    """A failed trajectory is tried again so often before its whole group counts as failed."""
+    """Retries of a failed trajectory before its whole group counts as failed."""
     rollout_timeout_s: Annotated[float, Field(gt=0)] = 600.0
-    """A trajectory without a new token and without an answer of its environment for so long has failed."""
+    """A trajectory has failed after this long without a new token and without an answer of its environment."""
     threads: Annotated[int, Field(ge=1)] | None = None
     """CPU threads of the engine (OMP); null: vLLM's own choice, 1 on machines of up to 4 cores."""
     vllm: dict[str, Any] = Field(default_factory=dict)
-    """Passed to vLLM's engine arguments as they are."""
+    """Engine arguments that are passed to vLLM as they are."""
     scripted: dict[str, Any] = Field(default_factory=dict)
     """Delays and faults of the scripted engine."""

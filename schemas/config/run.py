@@ -14,7 +14,7 @@ class ForkConfig(Section):
     """The checkpoint of another run that a run starts from."""
 
     run: str | None = None
-    """A run's id (in `run.dir`) or folder, or a dump, whose checkpoint this run starts from; null: start from `model.path`."""
+    """Run whose checkpoint this run starts from: its id (in `run.dir`), its folder, or a dump; null: start from `model.path`."""
     step: Annotated[int, Field(ge=0)] | None = None
     """Version of that checkpoint."""
 
@@ -29,11 +29,12 @@ class RunConfig(Section):
     """What the run is called and where its files go."""
 
     name: str = Field("weir", pattern=r"^[a-z0-9-]{1,48}$")
-    """What a person calls the run; `launch/run_cluster.sh` makes `id` from it."""
+    """Name of the run for people; `launch/run_cluster.sh` makes `id` from it."""
     id: str | None = Field(None, pattern=r"^[a-z0-9-]{1,64}$")
-    """Prefix of all topics of the run; not `latest`, the link to the newest one. Required when a process is started by hand."""
+    """Prefix of the names of all topics of the run. Required when a process is started by hand. Not `latest`: that is the link to
+    the newest run."""
     dir: Annotated[str, RESUME] = "runs"
-    """Folder under which `<id>/` holds config, logs, metrics and checkpoints."""
+    """Folder in which `<id>/` holds the run's config, logs, metrics and checkpoints."""
     seed: Annotated[int, Field(ge=0, lt=2**63), TRAINED] = 0
     """Seed of the draws of prompts and of the learner's random generators."""
     fork_from: ForkConfig = Field(default_factory=ForkConfig)

@@ -28,6 +28,7 @@ from tests.fakes.records.groups import make_group, make_trajectory
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 RECORDS = (ROOT / "docs" / "topics_and_records.md").read_text(encoding="utf-8")
+PACKAGES = ("schemas", "broker_config", "producer", "learner", "launch")
 JSON_EXAMPLES = re.findall(r"^```json\n(.*?)\n```$", RECORDS, re.MULTILINE | re.DOTALL)
 DECODERS = {
     control.SCHEMA: control.decode,
@@ -204,3 +205,15 @@ def test_files_named_in_a_page_exist(page: Path) -> None:
     tops = "broker_config|docs|examples|launch|learner|producer|requirements|schemas|tests"
     named = re.findall(rf"`((?:{tops})/[A-Za-z0-9_./-]*)`", page.read_text(encoding="utf-8"))
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_room_is_on_the_map() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [file.parent.relative_to(ROOT) for package in PACKAGES for file in (ROOT / package).rglob("__init__.py")]
+    assert len(rooms) > 30
+    assert [str(room) for room in rooms if f"| `{room}/` |" not in text] == []
+
+
+def test_every_page_is_linked_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"](docs/{page.name})" not in text] == []

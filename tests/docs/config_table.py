@@ -45,7 +45,7 @@ def _tables() -> Iterator[str]:
 
 def _title(form: type[Section]) -> str:
     default = form.model_fields["name"].default
-    return f"name {default}" if isinstance(default, str) else "a function of your own"
+    return f"name {default}" if isinstance(default, str) else "your own function"
 
 
 def _table(title: str, section: type[Section], keys: list[Key]) -> str:

@@ -20,7 +20,7 @@ from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError
 from tests.support import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 # A supervisor with one process that takes a while to end, and then says whether it still had the broker.
 SUPERVISOR = """

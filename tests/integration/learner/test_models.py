@@ -14,7 +14,7 @@ from launch.processes.model_build import ModelBuild
 from schemas.config.model import ModelConfig
 from schemas.errors import WeirError
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def made(model: ModelConfig) -> bool:

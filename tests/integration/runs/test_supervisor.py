@@ -18,7 +18,7 @@ import pytest
 from schemas.records.control import Stop
 from tests.support import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MARK = "SUPERVISED_BY_TEST"
 
 WAIT = "import time; time.sleep(300)"

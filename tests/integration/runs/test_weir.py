@@ -33,7 +33,7 @@ from tests.fakes.records.runs import group_record, json_record, make_seal, raw_c
 from tests.pipeline import SCRIPTED, start_run, wait_for
 from tests.support import eventually
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PRODUCER = "producer-0-abcd1234"
 
 Weir = Callable[..., subprocess.CompletedProcess[str]]
