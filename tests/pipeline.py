@@ -24,8 +24,8 @@ from schemas.records import seal as seals
 from schemas.records.group import TrajectoryGroup, decode
 from schemas.records.headers import as_mapping
 from schemas.records.seal import Seal
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 RUN_LIMIT_S = 400.0
 WEIR_LIMIT_S = 200.0
 

@@ -32,7 +32,8 @@ from tests.bench.figures import tell
 from tests.chaos.striking.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand
 from tests.chaos.striking.crashes import CrashingRun
 from tests.fakes.nursery import Nursery
-from tests.pipeline import ROOT, environment
+from tests.paths import ROOT
+from tests.pipeline import environment
 from tests.support import eventually
 
 PRODUCERS = 2

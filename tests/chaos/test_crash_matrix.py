@@ -21,7 +21,8 @@ from tests.brokers import Broker
 from tests.chaos.striking.crashes import RUN, Account, Strike, chained, same_states, undisturbed
 from tests.chaos.striking.ledger import steps_of
 from tests.fakes.nursery import Nursery
-from tests.pipeline import ROOT, environment, new_id, start_run, wait_for
+from tests.paths import ROOT
+from tests.pipeline import environment, new_id, start_run, wait_for
 from tests.support import eventually
 
 LIFE_S = 400.0

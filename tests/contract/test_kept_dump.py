@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from pathlib import Path
 
 import pytest
 
@@ -24,8 +23,9 @@ from schemas.records.control import DatasetFacts
 from schemas.records.headers import as_mapping
 from schemas.records.metrics import StepMetrics
 from schemas.records.validity import accept
+from tests.paths import ROOT
 
-DUMP = Path(__file__).parents[1] / "data" / "dump-1"
+DUMP = ROOT / "tests" / "data" / "dump-1"
 STEPS = range(3)
 
 

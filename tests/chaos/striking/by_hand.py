@@ -36,7 +36,8 @@ from schemas.records.headers import Headers, as_mapping
 from schemas.records.seal import Seal
 from schemas.records.status import Beat, Heartbeat, Operator
 from tests.fakes.nursery import Forked, Nursery
-from tests.pipeline import ROOT, environment, new_id
+from tests.paths import ROOT
+from tests.pipeline import environment, new_id
 from tests.support import eventually
 
 START_S = 120.0  # a learner imports torch and megatron: seconds alone, a minute on a machine with other work

@@ -28,7 +28,8 @@ from tests.chaos.striking.crashes import PRODUCERS, RUN, CrashingRun
 from tests.chaos.striking.ledger import Ledger, read_acknowledged, settle, steps_of
 from tests.fakes.nursery import Nursery
 from tests.fakes.producer.witness import VARIABLE
-from tests.pipeline import ROOT, environment
+from tests.paths import ROOT
+from tests.pipeline import environment
 
 BROKER_S = 120.0
 REPLAY_S = 400.0

@@ -18,9 +18,8 @@ from broker_config.locate import ENVIRONMENT
 from launch.processes.broker import in_use, keep, use_broker
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError
+from tests.paths import ROOT
 from tests.support import eventually
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # A supervisor with one process that takes a while to end, and then says whether it still had the broker.
 SUPERVISOR = """

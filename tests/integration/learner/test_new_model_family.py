@@ -26,7 +26,7 @@ from learner.model.policy import Policy
 from schemas.config.learner import LearnerConfig
 from schemas.config.loss import ClippedPgConfig
 from schemas.config.model import ModelConfig
-from tests.fakes import tiny_models
+from tests.fakes.learner import tiny_models
 
 
 class QuenConfig(Qwen3Config):

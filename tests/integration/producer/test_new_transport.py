@@ -23,7 +23,7 @@ from schemas.config.grpo import GenerationConfig
 from schemas.config.model import ModelConfig
 from schemas.config.producer import ProducerConfig
 from schemas.weights.transports.find import for_sender
-from tests.fakes.tiny_models import make_model
+from tests.fakes.learner.tiny_models import make_model
 
 folder = make_model(Path(sys.argv[1]), "qwen3")
 model = ModelConfig(path=str(folder), dtype="float32", max_total_sequence_length=64)

@@ -20,7 +20,8 @@ from schemas.config.file import load_for_process
 from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
 from tests.fakes.learner.process_group import gloo  # noqa: F401 - a fixture
-from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end, wait_for
+from tests.pipeline import SCRIPTED, FinishedRun, environment, new_id, run_to_end, wait_for
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.timeout(600)
 

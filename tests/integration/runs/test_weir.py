@@ -32,8 +32,8 @@ from tests.fakes.records.make import UUID
 from tests.fakes.records.runs import group_record, json_record, make_seal, raw_config, seal_record
 from tests.pipeline import SCRIPTED, start_run, wait_for
 from tests.support import eventually
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PRODUCER = "producer-0-abcd1234"
 
 Weir = Callable[..., subprocess.CompletedProcess[str]]

@@ -198,7 +198,7 @@ def test_closing_ends_calls_and_workers(runner: asyncio.Runner, tmp_path: Path) 
 def test_nothing_is_left_of_a_producer_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path; from producer.environments.worker_pool import WorkerPool;"
-        "from tests.fakes import worker_calls as calls;"
+        "from tests.fakes.producer import worker_calls as calls;"
         "asyncio.run(WorkerPool(2).call(calls.hold_the_lock, Path(sys.argv[1]), timeout_s=600))"
     )
     begun = tmp_path / "begun"
