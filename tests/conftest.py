@@ -16,6 +16,7 @@ from hypothesis import settings
 from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from tests.brokers import Broker, any_broker
+from tests.support import new_id
 
 SESSION_VARIABLE = "WEIR_TEST_SESSION"
 STOP_S = 60.0
@@ -91,7 +92,7 @@ def own_broker(tmp_path: Path) -> Iterator[Callable[..., LocalBroker]]:
 @pytest.fixture
 def run_id() -> str:
     """A run id that no other test has."""
-    return f"t-{uuid.uuid4().hex[:12]}"
+    return new_id()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -14,9 +14,9 @@ from broker_config.topics import Topics
 from launch.folders import RunFolder
 from learner.checkpoint import folders
 from learner.checkpoint.manifest import MANIFEST, Manifest
+from learner.dump.index import CHECKPOINTS, CONFIG, DumpedTopic, Index, seal_off
+from learner.dump.records import write_records
 from learner.replay.plan import nearest
-from learner.replay.sources import dump
-from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpedTopic, Index
 from learner.replay.sources.log import LogSource
 from learner.replay.sources.sealed import check_trained, follow
 from schemas.config.config import Config
@@ -103,7 +103,7 @@ def make_dump(plan: DumpPlan, source: DumpedLog) -> Index:
                 last=plan.steps.stop - 1,
                 topics=topics,
             )
-            whole = dump.seal_off(part, index)
+            whole = seal_off(part, index)
             part.rename(out)
             return whole
     finally:
@@ -135,7 +135,7 @@ def _dump_topics(source: DumpedLog, part: Path, plan: DumpPlan) -> dict[str, Dum
 
 def _write(source: DumpedLog, part: Path, name: str, records: Sequence[StoredRecord]) -> DumpedTopic:
     file = f"topics/{name.removeprefix(source.topics.prefix)}.msgpack"
-    count = dump.write_records(part / file, name, records)
+    count = write_records(part / file, name, records)
     info = source.topic(name)
     return DumpedTopic(file=file, topic_id=info.topic_id, partitions=info.partitions, records=count)
 

@@ -22,10 +22,10 @@ from broker_config.topics import TopicSpec, parse, specs_for_run, version_spec
 from launch.archive.refill import TopicRefill
 from learner.checkpoint.folders import step_folder
 from learner.checkpoint.manifest import MANIFEST, Manifest
+from learner.dump.index import CHECKPOINTS, CONFIG, Index, verify
 from learner.metrics_log import line_of
 from learner.replay.plan import places_in
-from learner.replay.sources import dump
-from learner.replay.sources.dump import CHECKPOINTS, CONFIG, DumpSource, Index
+from learner.replay.sources.dump import DumpSource
 from schemas.config import file as config_file
 from schemas.config.config import Config
 from schemas.config.kafka import KafkaConfig
@@ -92,7 +92,7 @@ def plan_load(folder: Path, run_id: str | None, overrides: Sequence[str]) -> Loa
         ConfigError: the dump is damaged, or the run cannot be made here.
     """
     _check_overrides(overrides)
-    index = dump.verify(folder)
+    index = verify(folder)
     raw = config_file.read(folder / CONFIG)
     raw["run"] = {**(raw.get("run") or {}), "id": run_id or index.run_id, "dir": "runs"}
     raw["kafka"] = {key: value for key, value in (raw.get("kafka") or {}).items() if key not in OF_THE_PLACE}

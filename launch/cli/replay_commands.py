@@ -49,8 +49,8 @@ def replay(
     """
     from launch.archive.replay import run_replay
     from launch.processes.broker import use_broker
+    from learner.dump.index import CONFIG, read_index
     from learner.replay.plan import ReplayRequest, plan_replay
-    from learner.replay.sources.dump import CONFIG, read_index
 
     if run is not None and from_ is not None:
         raise ConfigError([Problem("--from", str(from_), "a dump is of one run", "give either --run or --from")])

@@ -12,8 +12,7 @@ from pathlib import Path
 from learner.checkpoint import folders
 from learner.checkpoint.determinism import same_layout
 from learner.checkpoint.manifest import Determinism
-from learner.replay.sources import dump
-from learner.replay.sources.dump import CHECKPOINTS, CONFIG
+from learner.dump.index import CHECKPOINTS, CONFIG, is_dump, verify
 from schemas.config.file import read
 from schemas.config.learner import LearnerConfig
 from schemas.config.model import ModelConfig
@@ -36,8 +35,8 @@ def find_fork(run: RunConfig, model: ModelConfig) -> Path | None:
     home = _home(Path(run.dir), asked.run)
     folder = folders.step_folder(home / CHECKPOINTS, asked.step)
     # A run's own folder was written by a learner on this machine; a dump came over a network, or from somebody's disk.
-    if dump.is_dump(home):
-        dump.verify(home, (CONFIG, "model/", f"{CHECKPOINTS}/{folder.name}/"))
+    if is_dump(home):
+        verify(home, (CONFIG, "model/", f"{CHECKPOINTS}/{folder.name}/"))
     try:
         folders.read(folder)
     except WeirError as damage:

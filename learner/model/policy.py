@@ -24,7 +24,7 @@ from learner.grpo.metrics import MAX_AGE, TOKEN_MEANS, age_sums, finish, merge, 
 from learner.grpo.objective import objective
 from learner.model import optimizer, parallel, spec, state
 from learner.model.checkpoint import convert, hf
-from learner.model.checkpoint.forms import Sizes
+from learner.model.families.forms import Sizes
 from learner.model.layers import cpu_compat
 from learner.model.logprob import RowSelector, Wanted
 from learner.model.megatron import (

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from learner.model.checkpoint.forms import padded_vocab
 from learner.model.families.family import Family
+from learner.model.families.forms import padded_vocab
 from learner.model.layers.blocks import uses_transformer_engine
 from learner.model.megatron import GPTModel, TransformerConfig, mpu
 from schemas.config.learner import LearnerConfig

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from learner.checkpoint import folders
 from learner.checkpoint.manifest import Determinism, Manifest
+from learner.dump.index import CHECKPOINTS, CONFIG, Index, is_dump, read_index, verify
 from learner.replay.changes import check_changes
-from learner.replay.sources import dump
-from learner.replay.sources.dump import CHECKPOINTS, CONFIG, Index
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.errors import ConfigError, Problem, WeirError
@@ -105,7 +104,7 @@ def plan_replay(request: ReplayRequest) -> ReplayPlan:
     group = GroupKey.parse(request.group) if request.group is not None else None
     first, last = _steps(request, group)
     check_changes(request.overrides)
-    index = _index(request) if dump.is_dump(request.folder) else None
+    index = _index(request) if is_dump(request.folder) else None
     folder, manifest, damaged = nearest(request.folder / CHECKPOINTS, first)
     config, changed, idle = _configs(request, index)
     if group is not None and group.slot >= config.grpo.num_prompts_per_step:
@@ -141,12 +140,12 @@ def plan_replay(request: ReplayRequest) -> ReplayPlan:
 
 def _index(request: ReplayRequest) -> Index:
     """The index of the dump, which holds the steps and whose files are as they were written."""
-    index = dump.read_index(request.folder)
+    index = read_index(request.folder)
     for option, value, steps in request.steps:
         if not all(index.checkpoint <= step <= index.last for step in steps):
             why = f"the dump holds versions {index.checkpoint} to {index.last}"
             raise ConfigError([Problem(option, value, why, "give steps among them, or dump the run again")])
-    return index if request.verified else dump.verify(request.folder)
+    return index if request.verified else verify(request.folder)
 
 
 def _steps(request: ReplayRequest, group: GroupKey | None) -> tuple[int, int]:

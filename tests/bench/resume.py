@@ -29,10 +29,13 @@ from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from schemas import failpoints
 from tests.bench.figures import tell
-from tests.chaos.striking.by_hand import CONFIG, END_S, LEARNER, START_S, Part, by_hand
+from tests.chaos.striking.by_hand import LEARNER, by_hand
 from tests.chaos.striking.crashes import CrashingRun
+from tests.chaos.striking.part import END_S, Part
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
-from tests.pipeline import ROOT, environment
+from tests.paths import ROOT
+from tests.pipeline import CONFIG, environment
 from tests.support import eventually
 
 PRODUCERS = 2

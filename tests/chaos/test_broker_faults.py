@@ -18,8 +18,10 @@ import pytest
 from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from schemas import failpoints
-from tests.chaos.striking.by_hand import START_S, Part, by_hand
+from tests.chaos.striking.by_hand import by_hand
 from tests.chaos.striking.crashes import PRODUCERS, RUN, Account, CrashingRun, same_states, undisturbed
+from tests.chaos.striking.part import Part
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
 from tests.support import eventually
 

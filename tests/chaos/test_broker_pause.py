@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
-from tests.chaos.striking.by_hand import START_S, ByHand, by_hand
+from tests.chaos.striking.by_hand import LEARNER, ByHand, by_hand
+from tests.chaos.striking.part import Part
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED
 
@@ -33,8 +36,8 @@ RUN = (
 )
 
 
-# A broker that stands still for longer than its session is fenced by its own controller when it goes on, and tells clients for a
-# moment that there is no broker at all. What clients make of that is librdkafka's matter, and not what is looked at here.
+# A broker that stands still for longer than its session is fenced by its own controller when it goes on, and reports for a moment
+# that there is no broker at all. What clients make of that is librdkafka's matter, and not what is tested here.
 BROKER = {"broker.session.timeout.ms": "600000"}
 
 
@@ -43,6 +46,7 @@ class Pace:
     """`pause_s` is longer than all of the run's deadlines but those that are meant for a broker that is away."""
 
     beat_s: float
+    lease_beats: int
     phase_timeout_s: float
     no_producer_timeout_s: float
     pause_s: float
@@ -53,13 +57,16 @@ class Pace:
         return (
             f"dispatch.beat_s={self.beat_s}",
             f"dispatch.heartbeat_s={self.beat_s}",
+            f"dispatch.lease_beats={self.lease_beats}",
             f"refit.phase_timeout_s={self.phase_timeout_s}",
             f"dispatch.no_producer_timeout_s={self.no_producer_timeout_s}",
         )
 
 
-FAST = Pace(beat_s=0.2, phase_timeout_s=3, no_producer_timeout_s=6, pause_s=8, within_s=60)
-DEFAULT = Pace(beat_s=1, phase_timeout_s=20, no_producer_timeout_s=40, pause_s=60, within_s=180)
+# While a transfer waits for a struck member, half of `phase_timeout_s` passes in seconds, not in beats: by then the test must
+# have stopped the broker and let the member go on, on a busy machine too.
+FAST = Pace(beat_s=0.2, lease_beats=30, phase_timeout_s=8, no_producer_timeout_s=8, pause_s=10, within_s=120)
+DEFAULT = Pace(beat_s=1, lease_beats=15, phase_timeout_s=20, no_producer_timeout_s=40, pause_s=60, within_s=180)
 
 
 @contextmanager
@@ -76,18 +83,38 @@ def pause_in(run: ByHand, broker: int, phase: str, pace: Pace) -> None:
         run.until(lambda: (beat := run.beat()) is not None and "to join" in beat.waits_for, START_S, "the learner to wait")
         with paused(broker):
             time.sleep(pace.pause_s)  # the fault itself
-        run.producer("steady")
-        run.reaches(1, pace.within_s)
+        steady(run)
         return
     # In its first round a newcomer is alone, so that it is struck in the second one.
     name = f"at-{phase.replace('.', '-')}"
     passing = 2 if phase in ("producer.pause", "producer.receive") else 1
     victim = run.producer(name, strike=f"{phase}=SIGSTOP@{passing}")
     run.until(lambda: victim.frozen, pace.within_s, f"{name} to come to {phase}")
+    if phase == "producer.receive":  # the others learn of the transfer from the broker too
+        run.until(lambda: others_are_connected(run, victim), pace.within_s, "the others to join the transfer")
     with paused(broker):
         victim.send(signal.SIGCONT)
-        time.sleep(pace.pause_s)
+        time.sleep(pace.pause_s)  # the fault itself
     run.reaches(run.frontier + 2, pace.within_s)
+
+
+def steady(run: ByHand) -> None:
+    """A producer that trains with the learner. Its own first round is over: a pause within it would fail it, as control is how a
+    member learns of a transfer that rank 0 has begun."""
+    run.producer("steady")
+    run.reaches(1, START_S)
+
+
+def others_are_connected(run: ByHand, victim: Part) -> bool:
+    """Whether all other producers have connected to where the sender of the open round listens."""
+    round_ = run.state.round if run.state is not None else None
+    ports = {group.port for group in round_.groups} if round_ is not None else set()
+    others = [part for part in run.parts if part is not victim and part.name != LEARNER]
+    return all(ports & remote_ports(part) for part in others)
+
+
+def remote_ports(part: Part) -> set[int]:
+    return {at.raddr.port for at in psutil.Process(part.process.pid).net_connections("tcp") if at.raddr}
 
 
 def goes_on(local: LocalBroker, nursery: Nursery, folder: Path, phases: tuple[str, ...], pace: Pace) -> None:
@@ -98,7 +125,7 @@ def goes_on(local: LocalBroker, nursery: Nursery, folder: Path, phases: tuple[st
         learner = run.learner()
         run.watch()
         if WAIT not in phases:
-            run.producer("steady")
+            steady(run)
         for phase in phases:
             since = time.monotonic()
             pause_in(run, pid, phase, pace)
@@ -108,10 +135,10 @@ def goes_on(local: LocalBroker, nursery: Nursery, folder: Path, phases: tuple[st
         assert "stopped by a test" in learner.output
         assert [part.end() for part in run.parts[1:]] == [0] * (len(run.parts) - 1)
         members: set[str] = set()
-        for told in run.states:
-            assert members <= told.record.members.keys(), "a member was removed"
-            assert not told.record.refused
-            members |= told.record.members.keys()
+        for state in (timed.record for timed in run.states):
+            assert members <= state.members.keys(), "a member was removed"
+            assert not state.refused
+            members |= state.members.keys()
         assert len(members) == len(run.parts) - 1
         log = next(folder.glob("*/logs/dispatcher.log")).read_text()
         assert "lost" not in log and "failed at" not in log, log

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,10 +18,9 @@ import pytest
 
 from tests.brokers import Broker
 from tests.chaos.striking.crashes import RUN, Account, Strike, chained, same_states, undisturbed
-from tests.chaos.striking.ledger import steps_of
 from tests.fakes.nursery import Nursery
-from tests.pipeline import ROOT, environment, new_id, start_run, wait_for
-from tests.support import eventually
+from tests.paths import ROOT
+from tests.pipeline import environment, main_job
 
 LIFE_S = 400.0
 
@@ -92,10 +90,6 @@ def test_so_do_two_processes_of_which_one_dies(broker: Broker, nursery: Nursery,
     same(chained(broker.bootstrap, tmp_path / "struck", nursery, OF_TWO, *run, nproc=2), wanted, steps)
 
 
-def has_trained(folder: Path, steps: int) -> bool:
-    return (folder / "metrics.jsonl").exists() and len(steps_of(folder)) >= steps
-
-
 def rank_0(supervisor: int) -> psutil.Process | None:
     for process in psutil.Process(supervisor).children(recursive=True):
         if "learner" in process.cmdline() and process.environ().get("RANK") == "0":
@@ -107,23 +101,16 @@ def rank_0(supervisor: int) -> psutil.Process | None:
 @pytest.mark.timeout(2400)
 def test_a_run_on_vllm_that_was_interrupted_is_what_one_replay_of_all_of_it_gives(broker: Broker, tmp_path: Path) -> None:
     steps, chance = 24, random.Random(5)
-    run_id = new_id()
     shorter = (f"grpo.max_num_steps={steps}", "checkpointing.save_period=4", "grpo.val_period=0", "grpo.val_at_start=false")
-    process = start_run(broker.bootstrap, run_id, tmp_path, *shorter)
-    try:
+    with main_job(broker.bootstrap, tmp_path, *shorter) as job:
         for kill in range(3):
-            wanted = kill * (steps // 3) + chance.randint(1, steps // 3)
-            eventually(partial(has_trained, tmp_path / run_id, wanted), LIFE_S, f"step {wanted}")
-            time.sleep(chance.uniform(0, 2))
-            eventually(partial(rank_0, process.pid), LIFE_S, "a learner").send_signal(signal.SIGKILL)
-    except BaseException:
-        process.terminate()
-        process.communicate(timeout=60)
-        raise
-    run = wait_for(process, broker.bootstrap, run_id, tmp_path)
+            job.until_trained(kill * (steps // 3) + chance.randint(1, steps // 3), LIFE_S)
+            time.sleep(chance.uniform(0, 2))  # anywhere in a step
+            job.until(lambda: rank_0(job.process.pid), LIFE_S, "a learner").send_signal(signal.SIGKILL)
+        run = job.end()
     assert run.code == 0, run.output
-    assert "restarts: learner-0 3" in run.output
-    assert steps_of(run.folder) == list(range(steps))
+    assert "restarts: learner-0 3\n" in run.output
+    assert run.steps == list(range(steps))
     command = [sys.executable, "-m", "learner.replay", str(run.folder), "--step", "0", "--to", str(steps - 1)]
     env = environment(broker.bootstrap)
     replay = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=LIFE_S, check=False)

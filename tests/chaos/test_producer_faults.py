@@ -21,7 +21,10 @@ import pytest
 from schemas import failpoints
 from schemas.records.status import Beat, Left
 from tests.brokers import Broker
-from tests.chaos.striking.by_hand import START_S, ByHand, Part, Version, by_hand
+from tests.chaos.striking.by_hand import ByHand, by_hand
+from tests.chaos.striking.part import Part
+from tests.chaos.striking.version import Version
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
 from tests.pipeline import SCRIPTED, SMALL
 
@@ -88,7 +91,7 @@ def strike(run: ByHand, name: str, signum: signal.Signals, point: str, pace: Pac
         case signal.SIGTERM:
             assert victim.end(pace.within_s) == 0, victim.output
             identity = run.identity(name)
-            said = [told.record for told in run.status if isinstance(told.record, Left)]
+            said = [timed.record for timed in run.status if isinstance(timed.record, Left)]
             assert identity in {left.producer for left in said}, f"{name} left without a word"
         case _:
             thaw_when_lost(run, victim, pace)
@@ -149,7 +152,7 @@ def check_log(run: ByHand, pace: Pace, began: float, ended: float) -> None:
 def gaps_of(run: ByHand, name: str, versions: list[Version], began: float, ended: float) -> list[tuple[int, float]]:
     """Beats between each two groups of a producer, and when; the fewest first. Beats, not seconds: they are what the run's
     deadlines count, and on a machine that is slow they are slow too."""
-    beats = [told.at for told in run.status if isinstance(told.record, Beat)]
+    beats = [timed.at for timed in run.status if isinstance(timed.record, Beat)]
     identity = run.identity(name)
     times = [t for v in versions for offset, t in v.times.items() if v.groups[offset].producer == identity]
     times = sorted(t for t in times if began <= t <= ended)

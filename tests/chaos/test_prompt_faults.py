@@ -22,7 +22,8 @@ from schemas.records.quarantine import Quarantined
 from schemas.records.status import Heartbeat, ProducerState
 from schemas.records.validity import Rules, check
 from tests.brokers import Broker
-from tests.chaos.striking.by_hand import START_S, ByHand, by_hand
+from tests.chaos.striking.by_hand import ByHand, by_hand
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
 from tests.fakes.producer.faulty_environment import CAUSE
 from tests.pipeline import SCRIPTED

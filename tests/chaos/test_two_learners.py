@@ -20,8 +20,10 @@ from schemas.records.control import Claim
 from schemas.records.headers import as_mapping
 from schemas.records.metrics import StepMetrics
 from tests.brokers import Broker
-from tests.chaos.striking.by_hand import START_S, Part, by_hand
+from tests.chaos.striking.by_hand import by_hand
 from tests.chaos.striking.crashes import PRODUCERS, RUN, Account, CrashingRun, N
+from tests.chaos.striking.part import Part
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
 
 LONG = (*RUN, "grpo.max_num_steps=100000")
@@ -124,7 +126,7 @@ def one_takes_over(broker: Broker, nursery: Nursery, folder: Path, rounds: int) 
             run.reaches(known + 1, START_S)
         learner.awaited = True
         learner.kill()
-        announced = [told.record.frontier for told in run.states if told.record.frontier is not None]
+        announced = [timed.record.frontier for timed in run.states if timed.record.frontier is not None]
         assert announced == sorted(announced), "the frontier went back"
         check_once(run, set())
 

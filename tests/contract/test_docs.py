@@ -24,8 +24,8 @@ from schemas.records.seal import Seal, SealedSlot
 from tests.docs.config_table import PAGE as CONFIGURATION
 from tests.docs.config_table import page_with, tables
 from tests.fakes.records.groups import make_group, make_trajectory
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 RECORDS = (ROOT / "docs" / "topics_and_records.md").read_text(encoding="utf-8")
 PACKAGES = ("schemas", "broker_config", "producer", "learner", "launch")

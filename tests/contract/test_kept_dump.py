@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import math
-from pathlib import Path
 
 import pytest
 
 from broker_config.clients.stored import StoredRecord
 from learner.checkpoint import folders
 from learner.dispatcher.serving.intake import rules_of
-from learner.replay.sources.dump import CONFIG, DumpSource, read_records, verify
+from learner.dump.index import CONFIG, verify
+from learner.dump.records import read_records
+from learner.replay.sources.dump import DumpSource
 from schemas.config.config import Config
 from schemas.config.file import load_for_process
 from schemas.records import group, seal
@@ -24,8 +25,9 @@ from schemas.records.control import DatasetFacts
 from schemas.records.headers import as_mapping
 from schemas.records.metrics import StepMetrics
 from schemas.records.validity import accept
+from tests.paths import ROOT
 
-DUMP = Path(__file__).parents[1] / "data" / "dump-1"
+DUMP = ROOT / "tests" / "data" / "dump-1"
 STEPS = range(3)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -20,8 +19,9 @@ from pydantic_core import PydanticUndefined
 
 from schemas.config.base import RESUME, Key, Section, keys_of, sections_in
 from schemas.config.config import KEYS, Config
+from tests.paths import ROOT
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = ROOT / "docs" / "configuration.md"
 BEGIN = "<!-- tables: made by `python -m tests.docs.config_table --write` -->"
 END = "<!-- tables: end -->"
 

@@ -23,7 +23,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 FORK_S = 300.0  # the first one waits for the imports
 IMPORTS: Final = (
     "producer.shell",

@@ -11,7 +11,8 @@ import sys
 import textwrap
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+from tests.paths import ROOT
+
 PACKAGES = ("schemas", "broker_config", "producer", "learner", "launch", "tests")
 LIMIT_S = 280.0
 

@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from learner.model.checkpoint.forms import Sizes
 from learner.model.families.family import Weight
+from learner.model.families.forms import Sizes
 
 _LAYERS = "decoder.layers."
 

@@ -13,8 +13,8 @@ from importlib import import_module
 from learner.model.families.family import Family
 from schemas.errors import ConfigError, Problem
 
-_SHARED = frozenset({"family"})
-"""Modules of this folder that are no family."""
+_SHARED = frozenset({"family", "forms"})
+"""Modules of this folder that are no family. `forms`: how a tensor of a checkpoint lies in the parameters of the ranks."""
 
 
 def known_families() -> tuple[str, ...]:

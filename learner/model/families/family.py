@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from learner.model.checkpoint.forms import COLUMNS, GATE_UP, QKV, SAME, VOCABULARY, Form
+from learner.model.families.forms import COLUMNS, GATE_UP, QKV, SAME, VOCABULARY, Form
 from learner.model.layers.rope import ROPES, Rope, rope_parameters
 from schemas.errors import Problem
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +12,12 @@ import yaml
 from schemas import failpoints
 from schemas.config import file as config_file
 from schemas.records.metrics import StepMetrics
-from tests.chaos.striking.by_hand import CONFIG, START_S, ByHand, Part, by_hand
+from tests.chaos.striking.by_hand import ByHand, by_hand
 from tests.chaos.striking.ledger import Log, Trained, steps_of
+from tests.chaos.striking.part import Part
+from tests.chaos.striking.watched_run import START_S
 from tests.fakes.nursery import Nursery
-from tests.pipeline import SCRIPTED
+from tests.pipeline import CONFIG, SCRIPTED
 
 N, G = 4, 8
 """Slots, and completions of each: enough that random tokens get a reward now and then."""
@@ -45,6 +48,11 @@ class Strike:
     @property
     def armed(self) -> str:
         return f"{self.point}=SIGKILL@{self.passing}" + ("" if self.rank is None else f"/{self.rank}")
+
+    @property
+    def code(self) -> int:
+        """How a learner of one process ends of it: killed, or because its dispatcher was."""
+        return -signal.SIGKILL if self.point.startswith("learner.") else 1
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -105,15 +113,12 @@ class CrashingRun(ByHand):
         """Wait for the learner's end, which must have come from the strike."""
         code = learner.end(within_s)
         assert self._mark(strike).exists(), f"not at {strike.armed}, code {code}:\n{learner.output[-4000:]}"
-        assert code not in (0, 2), (strike, code)
+        # torchrun ends with 1 whichever rank was killed.
+        assert code == (strike.code if strike.rank is None else 1), (strike, code, learner.output[-4000:])
         print(f"{strike.armed}: code {code}, version {self.frontier} announced")
 
     def _mark(self, strike: Strike) -> Path:
         return self.folder / f"struck-{strike.armed.replace('/', '-')}" / strike.point
-
-    @property
-    def run_folder(self) -> Path:
-        return self.folder / self.id
 
     @property
     def log(self) -> Log:
@@ -151,7 +156,7 @@ def chained(
     """A run to its end, its learner struck at point after point; the producers are started once.
 
     Raises:
-        AssertionError: a point was not reached, somebody else died, or a step was told twice or never.
+        AssertionError: a point was not reached, somebody else died, or a step was recorded twice or never.
     """
     account = Account()
     with by_hand(bootstrap, folder, nursery, *overrides, kind=CrashingRun) as run:

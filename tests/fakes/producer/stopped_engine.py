@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -149,10 +148,3 @@ class Bench:
 def prompt_of(length: int, seed: int) -> list[int]:
     ids: list[int] = np.random.default_rng([length, seed]).integers(0, VOCAB, length).tolist()
     return ids
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end
-        await asyncio.sleep(0.001)

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from broker_config.cache import kafka_cache
 from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
-from broker_config.local.installation import install
 from broker_config.locate import ENVIRONMENT
 from launch.processes.broker import in_use, keep, use_broker
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError
+from tests.own_cache import make_cache
+from tests.paths import ROOT
 from tests.support import eventually
-
-ROOT = Path(__file__).resolve().parents[3]
 
 # A supervisor with one process that takes a while to end, and then says whether it still had the broker.
 SUPERVISOR = """
@@ -55,24 +53,17 @@ time.sleep(300)
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalBroker]:
-    """A cache folder with the downloaded jars and a local broker of its own, which is the default one."""
-    install(print)
-    jars = kafka_cache()
-    mine = tmp_path / "cache" / "kafka"
-    mine.mkdir(parents=True)
-    for entry in jars.iterdir():
-        if entry.name != "broker":
-            (mine / entry.name).symlink_to(entry)
-    monkeypatch.setenv("WEIR_CACHE", str(tmp_path / "cache"))
+    """The default local broker of a cache folder that is this test's own."""
+    monkeypatch.setenv("WEIR_CACHE", str(make_cache(tmp_path)))
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     broker = LocalBroker()
-    assert broker.root == (mine / "broker").resolve()
+    assert broker.root == (tmp_path / "cache" / "kafka" / "broker").resolve()
     yield broker
     broker.stop(Deadline(30))
 
 
 def say(line: str) -> None:
-    """Nobody listens."""
+    """What it reports is of no interest here."""
 
 
 def test_the_last_user_stops_a_broker_that_was_started_on_demand(cache: LocalBroker) -> None:

@@ -13,8 +13,7 @@ from launch.models.recipes import make_model
 from launch.processes.model_build import ModelBuild
 from schemas.config.model import ModelConfig
 from schemas.errors import WeirError
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.paths import ROOT
 
 
 def made(model: ModelConfig) -> bool:

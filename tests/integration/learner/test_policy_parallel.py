@@ -13,8 +13,8 @@ import torch
 
 from tests.fakes.learner.process_group import gloo  # noqa: F401 - a fixture
 from tests.fakes.learner.tiny_models import make_batch, make_model
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 LAYOUTS = ("dp", "dp-distopt", "tp", "tp-sp", "pp")
 pytestmark = pytest.mark.timeout(400)
 Outcome = tuple[dict[str, Any], Path, Path]

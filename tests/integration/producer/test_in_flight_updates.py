@@ -25,8 +25,9 @@ from schemas.config.model import ModelConfig
 from schemas.config.producer import ProducerConfig
 from schemas.errors import TransferError
 from schemas.records.group import Kind, Span, Trajectory
-from tests.fakes.producer.stopped_engine import EXACT, KEEP, RECOMPUTE, WAIT_S, Bench, Sampled, eventually, largest, prompt_of
+from tests.fakes.producer.stopped_engine import EXACT, KEEP, RECOMPUTE, WAIT_S, Bench, Sampled, largest, prompt_of
 from tests.fakes.producer.switched_model import SwitchedModel
+from tests.support import eventually_in_loop
 
 if TYPE_CHECKING:
     from producer.engine.vllm_engine import VllmEngine
@@ -186,7 +187,7 @@ def test_requests_that_wait_during_the_refit_read_nothing_of_the_old_weights(ben
         assert {at[name] for name in early} == {0}
         await bench.engine.pause(drop_caches=drop_caches)
         tasks |= {name: bench.start(name, prompts[name], 40) for name in late}
-        await eventually(lambda: bench.engine.progress().keys() >= set(late))
+        await eventually_in_loop(lambda: bench.engine.progress().keys() >= set(late), WAIT_S, "the late requests to wait")
         await bench.load(42)
         await bench.engine.resume()
         gaps = {}
@@ -251,7 +252,7 @@ def test_a_broken_transfer_leaves_running_requests_on_the_old_weights(bench: Ben
         tasks = {name: bench.start(name, prompt, 60) for name, prompt in PROMPTS.items()}
         await bench.stop_at(20, PROMPTS)
         await bench.engine.pause(drop_caches=drop_caches)
-        with bench.model.sending(72, version + 1, broken=True) as offer, pytest.raises(TransferError):
+        with bench.model.sending(72, version + 1, broken=True) as offer, pytest.raises(TransferError, match="broadcast"):
             await bench.engine.receive(offer)
         await bench.engine.resume()
         for task in tasks.values():
@@ -313,7 +314,7 @@ def test_trajectories_of_several_turns_over_a_refit_between_turns_and_one_within
         old, prompt = bench.version, prompt_of(BLOCK + 12, 8)
         relay = Relay()
         group = roll(bench, "v00000009/s0000/d0/a0", relay, prompt, 4)
-        await eventually(lambda: relay.at_the_gate == 4)
+        await eventually_in_loop(lambda: relay.at_the_gate == 4, WAIT_S, "four trajectories to come to their second turn")
         await bench.refit(82, drop_caches)
         second = [f"v00000009/s0000/d0/a0/t{n}/r0/g1" for n in range(4)]
         stopped = await bench.stop_when(lambda: min(bench.engine.progress().get(name, 0) for name in second) >= 12)
@@ -370,7 +371,7 @@ def test_groups_aborted_in_a_pause_leave_nothing_behind(bench: Bench, drop_cache
         k = bench.engine.progress()["spared"]
         await bench.engine.pause(drop_caches=drop_caches)
         doomed.append(roll(bench, "v00000008/s0002/d0/a0", OneTurn(), shared, 3))
-        await eventually(lambda: len(bench.engine.progress()) == 1 + 10)
+        await eventually_in_loop(lambda: len(bench.engine.progress()) == 1 + 10, WAIT_S, "ten requests in the engine")
 
         async def abort() -> None:
             for group in doomed:
@@ -382,12 +383,12 @@ def test_groups_aborted_in_a_pause_leave_nothing_behind(bench: Bench, drop_cache
         with bench.model.sending(92, bench.version + 1) as offer:
             loading = asyncio.create_task(bench.engine.receive(offer))
             if when == "during the load":
-                await asyncio.sleep(0)  # the engine's thread takes it up, and the aborts queue behind it
+                await asyncio.sleep(0)  # one turn of the loop: the engine's thread takes it up, and the aborts queue behind it
                 await abort()
             await loading
         if when == "after the load":
             await abort()
-        await eventually(lambda: bench.engine.progress().keys() == {"", "spared"})
+        await eventually_in_loop(lambda: bench.engine.progress().keys() == {"", "spared"}, WAIT_S, "the aborts")
         assert len(bench.scheduler.requests) == 1
         await bench.engine.resume()
         spared = await task

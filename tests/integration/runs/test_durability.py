@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,8 @@ from schemas.config.file import load_for_process
 from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
 from tests.fakes.learner.process_group import gloo  # noqa: F401 - a fixture
-from tests.pipeline import ROOT, SCRIPTED, FinishedRun, environment, new_id, run_to_end, wait_for
+from tests.pipeline import SCRIPTED, FinishedRun, environment, main_job, resume_to_end, run_to_end
+from tests.paths import ROOT
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -53,7 +53,7 @@ def ends(bootstrap: str, run_id: str) -> dict[tuple[str, int], int]:
 
 @pytest.fixture(scope="module")
 def trained(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
-    run = run_to_end(broker.bootstrap, new_id(), tmp_path_factory.mktemp("runs"), *SCRIPTED, *EVERY_STEP)
+    run = run_to_end(broker.bootstrap, tmp_path_factory.mktemp("runs"), *SCRIPTED, *EVERY_STEP)
     assert run.code == 0, run.output
     return run
 
@@ -74,50 +74,25 @@ def test_each_checkpoint_that_was_written_beside_training_holds_the_state_that_i
 
 
 def test_a_learner_killed_while_its_checkpoint_is_written_goes_on_from_the_one_before(broker: Broker, tmp_path: Path) -> None:
-    run_id = new_id()
-    env = {
-        **environment(broker.bootstrap),
-        "WEIR_FAILPOINTS": "learner.before_manifest=SIGKILL@3",
-        "WEIR_FAILPOINTS_ONCE": str(tmp_path),
-    }
-    run = wait_for(start(broker.bootstrap, run_id, tmp_path, *EVERY_STEP, env=env), broker.bootstrap, run_id, tmp_path)
+    env = {"WEIR_FAILPOINTS": "learner.before_manifest=SIGKILL@3", "WEIR_FAILPOINTS_ONCE": str(tmp_path)}
+    with main_job(broker.bootstrap, tmp_path, *SCRIPTED, *EVERY_STEP, env=env) as job:
+        run = job.end()
     assert run.code == 0, run.output
     assert (tmp_path / "learner.before_manifest").exists()
-    assert "restarts: learner-0 1" in run.output
-    assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3]
+    assert "learner-0 died (exit code 1); it will be started again in 1 s (restart 1)" in run.output
+    assert "restarts: learner-0 1\n" in run.output
+    assert run.steps == [0, 1, 2, 3]
     assert roots(run.folder) == [f"step_{version:08d}" for version in range(5)]
 
 
-def start(
-    bootstrap: str, run_id: str, runs: Path, *overrides: str, env: dict[str, str], file_bytes: int | None = None
-) -> subprocess.Popen[str]:
-    """The main job; `file_bytes`: no process of it can write a larger file."""
-    command = [
-        sys.executable,
-        "-m",
-        "launch",
-        "launch/configs/tiny.yaml",
-        f"run.id={run_id}",
-        f"run.dir={runs}",
-        *SCRIPTED,
-        *overrides,
-    ]
-    limit = None if file_bytes is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
-    return subprocess.Popen(
-        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=limit
-    )
-
-
 def test_a_checkpoint_that_cannot_be_written_ends_the_run_with_one_clear_error(broker: Broker, tmp_path: Path) -> None:
-    run_id = new_id()
-    process = start(broker.bootstrap, run_id, tmp_path, env=environment(broker.bootstrap), file_bytes=300_000)
-    run = wait_for(process, broker.bootstrap, run_id, tmp_path)
+    with main_job(broker.bootstrap, tmp_path, *SCRIPTED, file_bytes=300_000) as job:
+        run = job.end()
     assert run.code == 1, run.output
-    assert (
-        "the learner stopped the run: the checkpoint of version 0 was not written: rank 0: [Errno 27] File too large"
-        in run.output
-    )
+    why = "the checkpoint of version 0 was not written: rank 0: [Errno 27] File too large"
+    assert f"FAILED: the learner stopped the run: {why}" in run.output
     assert "MiB free; make room there" in run.output
+    assert run.stop.reason.startswith(why) and run.stop.version == 0
     assert "Traceback" not in run.log("learner-0")
     assert roots(run.folder) == []
 
@@ -137,21 +112,21 @@ def test_a_checkpoint_whose_bytes_were_changed_is_named_and_not_tried_again(trai
     whole = file.read_bytes()
     middle = len(whole) // 2
     file.write_bytes(whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
-    code, told = learner(trained)
+    code, errors = learner(trained)
     file.write_bytes(whole)
     assert code == 2  # the supervisor starts nothing again after wrong input
-    assert f"checkpoint='{folder}': " in told and "move the folder away to resume from the one before it" in told
+    assert f"checkpoint='{folder}': " in errors and "move the folder away to resume from the one before it" in errors
 
 
 def test_a_checkpoint_of_another_run_is_named(trained: FinishedRun) -> None:
     manifest = folders.step_folder(trained.folder / "checkpoints", 4) / "manifest.json"
     own = manifest.read_text()
     manifest.write_text(json.dumps(json.loads(own) | {"run": "another"}))
-    code, told = learner(trained)
+    code, errors = learner(trained)
     manifest.write_text(own)
     assert code == 2
     assert (
-        f"checkpoint='{manifest.parent}': it is of another run, uuid another; {trained.run_id} at {trained.bootstrap} has" in told
+        f"checkpoint='{manifest.parent}': it is of another run, uuid another; {trained.run_id} at {trained.bootstrap} has" in errors
     )
 
 
@@ -159,30 +134,26 @@ def test_lost_topics_are_named_and_nothing_is_changed_until_the_loss_is_accepted
     client, topics = make_admin(KAFKA, trained.bootstrap, "tests"), Topics(trained.run_id)
     forget_checkpoints(trained.folder, above=1)
     lines = (trained.folder / "metrics.jsonl").read_text().splitlines()
-    code, told = learner(trained, "learner.optimizer.lr=0.5")
+    code, errors = learner(trained, "learner.optimizer.lr=0.5")
     assert code == 2
-    assert "learner.optimizer.lr=0.5: cannot change in a resumed run: it was 0.002" in told
+    assert "learner.optimizer.lr=0.5: cannot change in a resumed run: it was 0.002" in errors
 
     admin.delete_topics(client, [topics.trajectories(3)], Deadline(30))
     before = files(trained.folder), ends(trained.bootstrap, trained.run_id)
-    code, told = learner(trained)
+    code, errors = learner(trained)
     assert code == 1
-    assert f"topic {topics.trajectories(3)} is gone" in told
-    assert "versions from 3 on are then generated and trained anew" in told
+    assert f"topic {topics.trajectories(3)} is gone" in errors
+    assert "versions from 3 on are then generated and trained anew" in errors
     assert (files(trained.folder), ends(trained.bootstrap, trained.run_id)) == before
 
     admin.delete_topics(client, [topics.trajectories(2)], Deadline(30))
     (made,) = admin.create_topics(client, [version_spec(trained.run_id, "trajectories", 2, KAFKA)], Deadline(30)).values()
-    code, told = learner(trained)
+    code, errors = learner(trained)
     assert code == 1
-    assert f"topic {topics.trajectories(2)} was deleted and made again: its id is {made}" in told
-    assert f"topic {topics.trajectories(3)} is gone" in told
+    assert f"topic {topics.trajectories(2)} was deleted and made again: its id is {made}" in errors
+    assert f"topic {topics.trajectories(3)} is gone" in errors
 
-    command = [sys.executable, "-m", "launch", "--resume", str(trained.folder), "--accept-loss", "grpo.max_num_steps=5"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(trained.bootstrap), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    run = wait_for(process, trained.bootstrap, trained.run_id, trained.folder.parent)
+    run = resume_to_end(trained, "--accept-loss", "grpo.max_num_steps=5")
     assert run.code == 0, run.output
     assert run.log("learner-0").count("accepted loss: topic ") == 2
     steps = run.metrics()
@@ -203,14 +174,10 @@ def test_a_run_whose_control_topic_is_empty_trains_what_came_after_its_checkpoin
     before, _ = trained.version_topic(4)
     admin.delete_topics(client, [topics.control], Deadline(30))
     admin.create_topics(client, [specs_for_run(trained.run_id, KAFKA)["control"]], Deadline(30))
-    code, told = learner(trained)
+    code, errors = learner(trained)
     assert code == 1
-    assert f"topic {topics.control} holds no record of the run; of a run that was loaded from a dump only" in told
-    command = [sys.executable, "-m", "launch", "--resume", str(trained.folder), "--accept-loss", "grpo.max_num_steps=5"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(trained.bootstrap), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    run = wait_for(process, trained.bootstrap, trained.run_id, trained.folder.parent)
+    assert f"topic {topics.control} holds no record of the run; of a run that was loaded from a dump only" in errors
+    run = resume_to_end(trained, "--accept-loss", "grpo.max_num_steps=5")
     assert run.code == 0 and "started again" not in run.output, run.output
     assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3, 4]
     assert (trained.folder / "metrics.jsonl.lost.2").exists()
@@ -224,15 +191,11 @@ def test_a_run_whose_whole_broker_is_lost_goes_on_from_its_checkpoint(trained: F
     client = make_admin(KAFKA, trained.bootstrap, "tests")
     forget_checkpoints(trained.folder, above=4)
     admin.delete_topics(client, admin.topics_of_run(client, trained.run_id, Deadline(30)), Deadline(30))
-    code, told = learner(trained)
+    code, errors = learner(trained)
     assert code == 1
-    assert f"topic {trained.run_id}.control is gone" in told
+    assert f"topic {trained.run_id}.control is gone" in errors
     assert ends(trained.bootstrap, trained.run_id) == {}
-    command = [sys.executable, "-m", "launch", "--resume", str(trained.folder), "--accept-loss", "grpo.max_num_steps=6"]
-    process = subprocess.Popen(
-        command, cwd=ROOT, env=environment(trained.bootstrap), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-    run = wait_for(process, trained.bootstrap, trained.run_id, trained.folder.parent)
+    run = resume_to_end(trained, "--accept-loss", "grpo.max_num_steps=6")
     assert run.code == 0, run.output
     assert [line["step"] for line in run.metrics()] == [0, 1, 2, 3, 4, 5]
     found = folders.read(folders.step_folder(trained.folder / "checkpoints", 4))

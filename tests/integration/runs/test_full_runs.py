@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from pathlib import Path
 from statistics import mean
 
@@ -16,7 +15,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(1800)]
 
 
 def run(broker: Broker, runs: Path, *overrides: str) -> FinishedRun:
-    finished = run_to_end(broker.bootstrap, f"t-{uuid.uuid4().hex[:12]}", runs, *overrides)
+    finished = run_to_end(broker.bootstrap, runs, *overrides)
     assert finished.code == 0, finished.output
     return finished
 

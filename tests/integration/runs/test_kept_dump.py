@@ -14,7 +14,8 @@ from learner.checkpoint import folders
 from learner.checkpoint.manifest import determinism
 from schemas.config.file import load_for_process
 from tests.contract.test_kept_dump import DUMP, STEPS
-from tests.pipeline import new_id, weir
+from tests.pipeline import weir
+from tests.support import new_id
 
 pytestmark = pytest.mark.timeout(600)
 

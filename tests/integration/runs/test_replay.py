@@ -16,10 +16,12 @@ from broker_config.deadline import Deadline
 from broker_config.local.broker import LocalBroker
 from broker_config.topics import Topics, version_spec
 from learner.checkpoint.folders import read, step_folder
-from learner.replay.sources.dump import read_records, seal_off, verify, write_records
+from learner.dump.index import seal_off, verify
+from learner.dump.records import read_records, write_records
 from schemas.config.kafka import KafkaConfig
 from tests.brokers import Broker
-from tests.pipeline import SCRIPTED, FinishedRun, new_id, run_to_end, weir
+from tests.pipeline import SCRIPTED, FinishedRun, run_to_end, weir
+from tests.support import new_id
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -30,7 +32,7 @@ GROUPS = ("grpo.num_generations_per_prompt=16", "learner.train_micro_batch_size=
 def trained(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     """Four steps with checkpoints of versions 0, 2 and 4."""
     runs = tmp_path_factory.mktemp("runs")
-    run = run_to_end(broker.bootstrap, new_id(), runs, *SCRIPTED, *GROUPS, "checkpointing.save_period=2")
+    run = run_to_end(broker.bootstrap, runs, *SCRIPTED, *GROUPS, "checkpointing.save_period=2")
     assert run.code == 0, run.output
     return run
 
@@ -38,8 +40,8 @@ def trained(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Finishe
 @pytest.fixture(scope="module")
 def dumped(trained: FinishedRun, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("dump") / "steps-3"
-    told = weir(trained.bootstrap, "dump", "--run", trained.folder, "--steps", "3..3", out)
-    assert "steps 2 to 3 from checkpoint 2" in told.stdout
+    shown = weir(trained.bootstrap, "dump", "--run", trained.folder, "--steps", "3..3", out).stdout
+    assert "steps 2 to 3 from checkpoint 2" in shown
     return out
 
 
@@ -99,21 +101,21 @@ def test_a_dump_with_one_other_byte_is_refused_by_name(trained: FinishedRun, dum
     topic.write_bytes(data)
     runs = tmp_path / "runs"
     for words in (("replay", "--from", bad, "--step", "3"), ("load", bad, "--run", new_id(), f"run.dir={runs}")):
-        told = weir(trained.bootstrap, *words, code=2).stderr
-        assert "trajectories.v00000003.msgpack: has sha256" in told
-        assert f"{trained.run_id}.trajectories.v00000003[0] offset" in told
+        errors = weir(trained.bootstrap, *words, code=2).stderr
+        assert "trajectories.v00000003.msgpack: has sha256" in errors
+        assert f"{trained.run_id}.trajectories.v00000003[0] offset" in errors
     assert not runs.exists()
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "why"),
     [
         (("--step", "9"), "have no record of step 9: recorded are 0 to 3"),
         (("--step", "2", "--set", "loss_fn.ratio_clip_maxx=1"), "did you mean ratio_clip_max?"),
     ],
 )
-def test_what_is_not_there_is_one_plain_line(trained: FinishedRun, words: tuple[str, ...], told: str) -> None:
-    assert told in weir(trained.bootstrap, "replay", "--run", trained.folder, *words, code=2).stderr
+def test_what_is_not_there_is_one_plain_line(trained: FinishedRun, words: tuple[str, ...], why: str) -> None:
+    assert why in weir(trained.bootstrap, "replay", "--run", trained.folder, *words, code=2).stderr
 
 
 @pytest.fixture
@@ -156,15 +158,15 @@ def test_a_loaded_record_that_is_not_the_sealed_one_is_named(trained: FinishedRu
     seal_off(bad, verify(dumped))
     run_id, runs = new_id(), tmp_path / "runs"
     weir(trained.bootstrap, "load", bad, "--run", run_id, f"run.dir={runs}")
-    told = weir(trained.bootstrap, "replay", "--run", runs / run_id, "--step", "2", code=1).stderr
-    assert f"{run_id}.trajectories.v00000002[0] offset 1 (v00000002/s" in told
-    assert "is not the record that was sealed" in told
+    errors = weir(trained.bootstrap, "replay", "--run", runs / run_id, "--step", "2", code=1).stderr
+    assert f"{run_id}.trajectories.v00000002[0] offset 1 (v00000002/s" in errors
+    assert "is not the record that was sealed" in errors
 
 
 def test_a_fork_starts_with_the_state_of_the_other_run(trained: FinishedRun, tmp_path: Path) -> None:
     fork = f"run.fork_from={{run: {trained.folder}, step: 2}}"
     changed = ("learner.optimizer.lr=0.004", "grpo.max_num_steps=1", fork)
-    run = run_to_end(trained.bootstrap, new_id(), tmp_path, *SCRIPTED, *GROUPS, *changed)
+    run = run_to_end(trained.bootstrap, tmp_path, *SCRIPTED, *GROUPS, *changed)
     assert run.code == 0, run.output
     first = read(step_folder(run.folder / "checkpoints", 0))
     there = read(step_folder(trained.folder / "checkpoints", 2))
@@ -175,7 +177,7 @@ def test_a_fork_starts_with_the_state_of_the_other_run(trained: FinishedRun, tmp
 
 @pytest.mark.nightly
 def test_two_processes_are_replayed_by_two(broker: Broker, tmp_path: Path) -> None:
-    run = run_to_end(broker.bootstrap, new_id(), tmp_path, *SCRIPTED, *GROUPS, "learner.nproc=2", "grpo.max_num_steps=2")
+    run = run_to_end(broker.bootstrap, tmp_path, *SCRIPTED, *GROUPS, "learner.nproc=2", "grpo.max_num_steps=2")
     assert run.code == 0, run.output
     out = weir(broker.bootstrap, "replay", "--run", run.folder, "--step", "0", "--to", "1").stdout
     assert [verdict for verdict, _ in compared(out).values()] == ["equal", "equal"]

@@ -15,7 +15,8 @@ from broker_config.deadline import Deadline
 from schemas.config.kafka import KafkaConfig
 from schemas.records.headers import as_mapping
 from tests.brokers import Broker
-from tests.chaos.striking.by_hand import START_S, by_hand
+from tests.chaos.striking.watched_run import START_S
+from tests.chaos.striking.by_hand import by_hand
 from tests.chaos.striking.crashes import RUN, Account, CrashingRun, G, N, Strike
 from tests.fakes.nursery import Nursery
 from tests.pipeline import environment
@@ -52,7 +53,7 @@ def goes_on(run: CrashingRun, version: int, published: int) -> None:
     """Another learner and another producer train `version`, of which `published` groups are there, and two more."""
     account = Account()
     run.note(account)
-    trained, told = len(account.outcomes), list(account.outcomes)
+    before = list(account.outcomes)
     assert [path.name for path in (run.run_folder / "checkpoints").iterdir()] == ["step_00000000"]
     learner = run.learner(resume=True)
     run.producer("second")
@@ -61,7 +62,7 @@ def goes_on(run: CrashingRun, version: int, published: int) -> None:
     # All that was announced; of two versions that were trained the second one may not have been.
     assert re.search(rf"caught up: ({version - 1}|{version}) steps trained again, 0 differ", learner.output), learner.output
     run.note(account)
-    assert account.outcomes[:trained] == told
+    assert account.outcomes[: len(before)] == before
     steps = [outcome.step for outcome in account.outcomes]
     assert steps == list(range(len(steps)))
     versions = run.versions(version + 3, N)

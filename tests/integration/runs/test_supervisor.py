@@ -17,8 +17,8 @@ import pytest
 
 from schemas.records.control import Stop
 from tests.support import eventually
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 MARK = "SUPERVISED_BY_TEST"
 
 WAIT = "import time; time.sleep(300)"

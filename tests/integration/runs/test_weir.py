@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ from tests.brokers import Broker
 from tests.fakes.records.groups import make_group
 from tests.fakes.records.make import UUID
 from tests.fakes.records.runs import group_record, json_record, make_seal, raw_config, seal_record
-from tests.pipeline import SCRIPTED, start_run, wait_for
+from tests.pipeline import SCRIPTED, START_LIMIT_S, main_job
 from tests.support import eventually
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 PRODUCER = "producer-0-abcd1234"
+SEEN_S = 30.0
 
 Weir = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -103,6 +105,16 @@ def run(broker: Broker, run_id: str) -> str:
     ]
     publish(broker, records)
     return run_id
+
+
+@contextmanager
+def watched(broker: Broker, run_id: str, **how: Any) -> Iterator[RunWatch]:
+    watch = RunWatch(broker.kafka, broker.bootstrap, run_id, started=time.time(), **how)
+    watch.start()
+    try:
+        yield watch
+    finally:
+        watch.close()
 
 
 def beat_record(run_id: str, number: int) -> Record:
@@ -192,43 +204,39 @@ def reported_window(snapshot: dict[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 @pytest.mark.timeout(600)
-def test_a_running_run_is_looked_at_drained_and_stopped(weir: Weir, broker: Broker, run_id: str, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    long = ("grpo.max_num_steps=100000", "producer.scripted={seconds_per_token: 0.2}")
-    process = start_run(broker.bootstrap, run_id, runs, *SCRIPTED, *long)
-
+def test_a_running_run_is_looked_at_drained_and_stopped(weir: Weir, broker: Broker, tmp_path: Path) -> None:
     def snapshot() -> dict[str, Any]:
         read: dict[str, Any] = json.loads(weir("status", "--json").stdout)
         return read
 
-    try:
-        metrics = runs / run_id / "metrics.jsonl"
-        eventually(lambda: process.poll() is not None or (metrics.exists() and metrics.read_text()), 180, "the first step")
-        assert process.poll() is None, process.communicate()[0]
-        first, second = eventually(lambda: found if len(found := snapshot()["members"]) == 2 else None, 60, "two members")
-        seen, row = eventually(lambda: reported_window(snapshot()), 60, "an open version in the learner's last beat")
+    long = ("grpo.max_num_steps=100000", "producer.scripted={seconds_per_token: 0.2}")
+    with main_job(broker.bootstrap, tmp_path / "runs", *SCRIPTED, *long) as job, watched(broker, job.run_id) as watch:
+        # A command takes seconds, a minute on a busy machine: what is waited for is seen by a watch of the test's own.
+        job.until(lambda: len(watch.snapshot().members) == 2, START_LIMIT_S, "two members")
+        job.until_trained(1)
+        # The beat and the state that one look finds may be of two moments; a second look is then needed.
+        seen, row = job.until(lambda: reported_window(snapshot()), START_LIMIT_S, "an open version in the learner's last beat")
+        first, second = seen["members"]
         assert row["unassigned"] + row["assigned"] + row["filled"] == 4
         assert seen["frontier"] in (row["version"], row["version"] - 1)
         assert {p["name"] for p in seen["producers"] if p["member"]} == {first, second}
         assert seen["rounds"][-1]["members"]
-        assert seen["beat"]["silent_s"] < 20
+        assert (seen["uuid"], seen["beat"]["incarnation"]) == (watch.snapshot().uuid, seen["incarnation"])
+        assert seen["beat"]["silent_s"] < 60
 
         # A learner that has only just claimed the run is waited for, which is shown.
         near = weir("drain", "nobody", code=2).stderr
         (error,) = [line for line in near.splitlines() if not line.startswith("waiting for ")]
         assert error.startswith("error: PRODUCER='nobody'") and f"members: {first}, {second}" in error
         drained = weir("drain", second).stdout
-        assert f"producer {second} has left run {run_id}; members: {first}" in drained
+        assert f"producer {second} has left run {job.run_id}; members: {first}" in drained
         assert snapshot()["members"] == [first]
 
         stopped = weir("stop").stdout
-        assert "steps: stopped by " in stopped and f"--resume {run_id}" in stopped
-    except BaseException:
-        process.terminate()
-        process.communicate(timeout=60)
-        raise
-    done = wait_for(process, broker.bootstrap, run_id, runs)
-    assert done.code == 130 and "stopped: stopped by" in done.output, done.output
+        assert "steps: stopped by " in stopped and f"--resume {job.run_id}" in stopped
+        run = job.end()
+    assert run.code == 130 and f"run {run.run_id} stopped: stopped by " in run.output, run.output
+    assert run.stop.reason.startswith("stopped by ") and run.stop.resumable and run.stop.ordered
     assert snapshot()["stop"]["resumable"]
     assert "has stopped" in weir("stop").stdout
 
@@ -268,30 +276,22 @@ def test_the_watch_of_a_resumed_run_sees_nothing_of_its_earlier_end(broker: Brok
     stop = Stop(reason="interrupted", version=1, resumable=True)
     earlier = State(uuid=UUID, incarnation=0, config_digest="c", stop=stop)
     publish(broker, [json_record("control", earlier, run_id)])
-    watch = RunWatch(broker.kafka, broker.bootstrap, run_id, started=time.time(), resuming=True)
-    watch.start()
-    try:
-        watch.wait_for_control(20)
+    with watched(broker, run_id, resuming=True) as watch:
+        watch.wait_for_control(SEEN_S)
         publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
-        eventually(lambda: watch.snapshot().claims, 20, "the claim to be seen")
+        eventually(lambda: watch.snapshot().claims, SEEN_S, "the claim to be seen")
         assert watch.snapshot().stop is None
-    finally:
-        watch.close()
 
 
 def test_the_watch_finds_topics_that_are_made_later_and_follows_them(broker: Broker, run_id: str) -> None:
-    watch = RunWatch(broker.kafka, broker.bootstrap, run_id, started=time.time())
-    watch.start()
-    try:
+    with watched(broker, run_id) as watch:
         assert watch.snapshot().learner == "starting"
         create_topics(
             make_admin(broker.kafka, broker.bootstrap, "test"), specs_for_run(run_id, broker.kafka).values(), Deadline(30)
         )
         publish(broker, [json_record("control", Claim(uuid=UUID, host="h", pid=1, config_digest="c"), run_id)])
-        eventually(lambda: watch.snapshot().claims, 20, "the claim to be seen")
-        assert watch.caught_up.wait(20)
+        eventually(lambda: watch.snapshot().claims, SEEN_S, "the claim to be seen")
+        assert watch.caught_up.wait(SEEN_S)
         stop = Stop(reason="done", version=1, resumable=True, finished=True)
         publish(broker, [json_record("control", State(uuid=UUID, incarnation=0, config_digest="c", stop=stop), run_id)])
-        eventually(lambda: watch.snapshot().stop == stop, 20, "the stop to be seen")
-    finally:
-        watch.close()
+        eventually(lambda: watch.snapshot().stop == stop, SEEN_S, "the stop to be seen")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.paths import ROOT
+
 ROOMS = [ROOT / "broker_config", ROOT / "broker_config" / "clients", ROOT / "broker_config" / "local"]
 CHOOSERS = {f"broker_config.{name}" for name in ("locate", "address", "preflight", "trial")}
 

@@ -8,6 +8,7 @@ import pytest
 
 from launch.__main__ import parse_arguments
 from schemas.errors import ConfigError
+from tests.paths import ROOT
 
 
 def test_a_config_and_overrides_may_come_in_any_order() -> None:
@@ -47,7 +48,7 @@ def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "a checkout"
     (root / "launch").mkdir(parents=True)
     (root / ".venv" / "bin").mkdir(parents=True)
-    shutil.copy(Path(__file__).resolve().parents[3] / "launch" / "run_cluster.sh", root / "launch")
+    shutil.copy(ROOT / "launch" / "run_cluster.sh", root / "launch")
     for path, script in (("launch/setup.sh", "exit 0"), (".venv/bin/python", 'pwd; printf "%s\\n" "$@"')):
         (root / path).write_text(f"#!/bin/sh\n{script}\n")
         (root / path).chmod(0o755)

@@ -9,8 +9,8 @@ from producer.environments.registry import resolve
 from schemas.config import file as config_file
 from schemas.config.data import DataConfig, EnvironmentConfig
 from tests.fakes.producer.word_tokenizer import word_tokenizer
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 CONFIGS = sorted((ROOT / "launch" / "configs").glob("*.yaml"))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
+from tests.paths import ROOT
+
 HEAVY = {"torch", "vllm", "megatron", "transformers"}
 MAY_BE_HEAVY = ("launch/processes/torchrun.py", "launch/models/")
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "launch").rglob("*.py"))

@@ -15,7 +15,7 @@ from broker_config.clients.stored import StoredRecord
 from broker_config.topics import Topics
 from launch.archive.dump import make_dump, plan_dump
 from launch.folders import RunFolder
-from learner.replay.sources import dump
+from learner.dump.index import Index, verify
 from schemas import disk
 from schemas.config.file import load as read
 from schemas.disk import explain
@@ -71,13 +71,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return RunFolder(folder)
 
 
-def dumped(run: RunFolder, out: Path, log: TrainedLog, steps: range = range(4, 5), asked: str = "4") -> dump.Index:
+def dumped(run: RunFolder, out: Path, log: TrainedLog, steps: range = range(4, 5), asked: str = "4") -> Index:
     return make_dump(plan_dump(run, read(run.config), steps, asked, out), log)
 
 
 def test_a_dump_is_whole_and_as_it_was_written(tmp_path: Path, run: RunFolder) -> None:
     index = dumped(run, tmp_path / "out", TrainedLog())
-    assert dump.verify(tmp_path / "out") == index
+    assert verify(tmp_path / "out") == index
     assert (index.checkpoint, index.last, {name: topic.records for name, topic in index.topics.items()}) == (
         4,
         4,

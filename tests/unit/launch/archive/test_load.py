@@ -14,8 +14,8 @@ from broker_config.clients.stored import StoredRecord
 from broker_config.topics import TopicSpec
 from launch.archive.load import LoadPlan, load_dump, plan_load
 from learner.checkpoint.folders import read as read_manifest
-from learner.replay.sources import dump
-from learner.replay.sources.dump import DumpedTopic, Index
+from learner.dump.index import DumpedTopic, Index, seal_off
+from learner.dump.records import write_records
 from schemas.config.file import build
 from schemas.config.file import load as read
 from schemas.errors import BrokerError, ConfigError, WeirError
@@ -36,10 +36,10 @@ def make_dump(folder: Path, **changes: object) -> Path:
     topics = {}
     for name in (VERSION, "metrics"):
         record = StoredRecord(f"r.{name}", 0, 0, 1, b"k", b"\x80" if name == VERSION else b"{}")
-        dump.write_records(folder / "topics" / f"{name}.msgpack", f"r.{name}", [record] if name == VERSION else [])
+        write_records(folder / "topics" / f"{name}.msgpack", f"r.{name}", [record] if name == VERSION else [])
         topics[name] = DumpedTopic(file=f"topics/{name}.msgpack", topic_id="id", partitions=1, records=1)
     index = Index(run_id="r", uuid=UUID, config_digest="c", prompts_per_step=16, checkpoint=4, last=4, topics=topics)
-    dump.seal_off(folder, index)
+    seal_off(folder, index)
     return folder
 
 

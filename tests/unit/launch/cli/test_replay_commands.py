@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from launch.cli.replay_commands import replay
+from learner.dump.index import Index, seal_off
 from learner.replay import __main__ as entry
 from learner.replay.plan import ReplayRequest, plan_replay
 from learner.replay.report import ReplayReport
-from learner.replay.sources import dump
-from learner.replay.sources.dump import Index
 from schemas.errors import ConfigError
 from schemas.records.metrics import StepMetrics
 from tests.fakes.learner.replays import Sealed, run_folder
@@ -29,7 +28,7 @@ def test_a_run_is_no_dump(tmp_path: Path) -> None:
 def sealed_dump(folder: Path) -> Path:
     run_folder(folder.parent, {4: 1}).rename(folder)
     index = Index(run_id="r", uuid=UUID, config_digest="c", prompts_per_step=16, checkpoint=4, last=6, topics={})
-    dump.seal_off(folder, index)
+    seal_off(folder, index)
     return folder
 
 

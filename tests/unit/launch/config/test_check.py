@@ -13,8 +13,8 @@ from launch.config.rules import Machine
 from schemas.config.file import build
 from schemas.config.file import load as read
 from tests.fakes.records.runs import raw_config
+from tests.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[4]
 SHIPPED = sorted((ROOT / "launch" / "configs").glob("*.yaml"))
 BLOCKED = ("torch", "vllm", "megatron")
 

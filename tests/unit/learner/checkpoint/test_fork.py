@@ -11,7 +11,7 @@ from launch.config.rules import Machine, RuleContext, fork_is_possible
 from learner.checkpoint import folders
 from learner.checkpoint.fork import check_forked, find_fork
 from learner.checkpoint.manifest import Determinism, Manifest, Offsets
-from learner.replay.sources.dump import Index, seal_off
+from learner.dump.index import Index, seal_off
 from schemas.config.config import Config
 from schemas.config.file import build
 from schemas.errors import ConfigError, Problem, WeirError

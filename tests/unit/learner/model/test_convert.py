@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from learner.model.checkpoint.convert import Layout, export, load, tensor_names
-from learner.model.checkpoint.forms import Sizes
 from learner.model.families.family import EMBEDDING, LAST_NORM, Weight
+from learner.model.families.forms import Sizes
 
 SIZES = Sizes(queries=1, groups=1, width=1, vocab=3, rank=0, ranks=1)
 NORM = Weight("norm.weight", ("a_norm.weight",), aliases=("inside.layer_norm_weight",))

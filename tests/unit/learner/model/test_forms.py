@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.model.checkpoint.forms import COLUMNS, GATE_UP, QKV, ROWS, SAME, VOCABULARY, Form, Sizes, padded_vocab
+from learner.model.families.forms import COLUMNS, GATE_UP, QKV, ROWS, SAME, VOCABULARY, Form, Sizes, padded_vocab
 
 SIZES = Sizes(queries=8, groups=4, width=2, vocab=7, rank=0, ranks=1)
 CASES: dict[str, tuple[Form, tuple[tuple[int, ...], ...]]] = {

@@ -20,6 +20,8 @@ from tests.support import eventually
 
 LONG_S = 60.0
 SHORT_S = 0.2
+TWO_STARTS_S = 120.0
+"""An interpreter that imports the pool, and then a worker: seconds, but a minute each on a machine with other work."""
 
 Call = Callable[..., Any]
 
@@ -195,15 +197,22 @@ def test_closing_ends_calls_and_workers(runner: asyncio.Runner, tmp_path: Path) 
     assert gone(runner.run(run()))
 
 
+@pytest.mark.timeout(240)
 def test_nothing_is_left_of_a_producer_that_is_killed(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys; from pathlib import Path; from producer.environments.worker_pool import WorkerPool;"
         "from tests.fakes.producer import worker_calls as calls;"
         "asyncio.run(WorkerPool(2).call(calls.hold_the_lock, Path(sys.argv[1]), timeout_s=600))"
     )
-    begun = tmp_path / "begun"
-    with subprocess.Popen([sys.executable, "-c", code, str(begun)]) as killed:
-        worker = pid_in(begun)
+    begun, errors = tmp_path / "begun", tmp_path / "errors"
+    with errors.open("wb") as log, subprocess.Popen([sys.executable, "-c", code, str(begun)], stderr=log) as killed:
+
+        def worker_or_end() -> int | None:
+            if killed.poll() is not None:
+                pytest.fail(f"the producer ended (code {killed.returncode}):\n{errors.read_text()}")
+            return int(begun.read_text() or 0) if begun.exists() else None
+
+        worker = eventually(worker_or_end, TWO_STARTS_S, "the call to begin")
         children = psutil.Process(killed.pid).children(recursive=True)
         assert worker in {child.pid for child in children}
         killed.kill()

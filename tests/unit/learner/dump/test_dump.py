@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker_config.clients.stored import StoredRecord
-from learner.replay.sources import dump
-from learner.replay.sources.dump import DumpedTopic, DumpSource, Index
+from learner.dump.index import DumpedTopic, Index, seal_off, verify
+from learner.dump.records import read_records, write_records
+from learner.replay.sources.dump import DumpSource
 from schemas.errors import ConfigError, WeirError
 from schemas.records import group as groups
 from schemas.records.headers import of_group
@@ -37,8 +38,8 @@ RECORDS = st.builds(
 @given(st.lists(RECORDS, max_size=5))
 def test_records_come_back_as_they_were(tmp_path_factory: pytest.TempPathFactory, records: list[StoredRecord]) -> None:
     path = tmp_path_factory.mktemp("dump") / "topic.msgpack"
-    assert dump.write_records(path, TOPIC, records) == len(records)
-    assert list(dump.read_records(path)) == records
+    assert write_records(path, TOPIC, records) == len(records)
+    assert list(read_records(path)) == records
 
 
 def make_dump(folder: Path) -> Path:
@@ -48,17 +49,17 @@ def make_dump(folder: Path) -> Path:
         group = make_group(12, slot)
         value = groups.encode(group)
         records.append(StoredRecord(TOPIC, 0, slot, 1, str(group.request).encode(), value, tuple(of_group(group, value))))
-    dump.write_records(folder / FILE, TOPIC, records)
+    write_records(folder / FILE, TOPIC, records)
     (folder / "config.yaml").write_text("run: {}\n")
     topics = {NAME: DumpedTopic(file=FILE, topic_id="id", partitions=1, records=2)}
     index = Index(run_id="r", uuid=UUID, config_digest="c", prompts_per_step=2, checkpoint=12, last=12, topics=topics)
-    dump.seal_off(folder, index)
+    seal_off(folder, index)
     return folder
 
 
 def test_a_whole_dump_is_verified_and_read(tmp_path: Path) -> None:
     folder = make_dump(tmp_path / "d")
-    index = dump.verify(folder)
+    index = verify(folder)
     assert sorted(index.files) == ["config.yaml", FILE]
     assert [record.offset for record in DumpSource(folder, index).records(NAME)] == [0, 1]
     with pytest.raises(WeirError, match=r"holds versions 12 to 12, no topic trajectories\.v00000013"):
@@ -67,7 +68,7 @@ def test_a_whole_dump_is_verified_and_read(tmp_path: Path) -> None:
 
 def problems(folder: Path) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        dump.verify(folder)
+        verify(folder)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -135,4 +136,4 @@ def test_a_file_that_holds_no_records_says_so(tmp_path: Path) -> None:
     for data in (b"", b"\x01", b"\xc1", b"\x82\xa6schema\xa1x\xa5topic\xa1t"):
         path.write_bytes(data)
         with pytest.raises(WeirError, match=r"topic\.msgpack"):
-            list(dump.read_records(path))
+            list(read_records(path))
