@@ -30,7 +30,7 @@ TESTS = ("tests/unit", "tests/contract")
 
 LEFT_OUT = (
     "tests/contract/test_docs.py",  # checks pages
-    "tests/contract/test_engine_suite.py",  # starts vLLM
+    "tests/contract/engine",  # starts vLLM
     "tests/contract/test_kept_dump.py",  # reads what is written once
     "tests/unit/broker_config",  # waits, and judges nothing of the above
     "tests/unit/launch",

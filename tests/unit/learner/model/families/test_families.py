@@ -21,7 +21,7 @@ def config(**changes: Any) -> SimpleNamespace:
 
 def test_the_known_families_are_the_files_of_the_folder() -> None:
     folder = Path(learner.model.families.__file__).parent
-    assert set(known_families()) == {file.stem for file in folder.glob("*.py")} - {"__init__", "family"}
+    assert set(known_families()) == {file.stem for file in folder.glob("*.py")} - {"__init__", "family", "forms"}
     assert {"llama", "qwen2", "qwen3"} <= set(known_families())
 
 
