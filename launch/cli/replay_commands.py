@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from launch.cli.session import OverridesArgument, RunOption, choose_run, note
-from schemas.config.file import load as load_config
+from schemas.config.file import load_config
 from schemas.errors import ConfigError, Problem
 
 _STEPS = re.compile(r"(\d{1,8})(?:\.\.(\d{1,8}))?", re.ASCII)

@@ -20,7 +20,7 @@ from launch.observe.watch import RunWatch
 from launch.processes.broker import use_broker
 from schemas.config.config import Config
 from schemas.config.dispatch import DispatchConfig
-from schemas.config.file import load
+from schemas.config.file import load_config
 from schemas.config.kafka import KafkaConfig
 from schemas.errors import ConfigError, DeadlineExceeded, Problem
 from schemas.identity import LATEST
@@ -81,7 +81,7 @@ def choose_run(run: str | None, topics: Sequence[str] = ()) -> ChosenRun:
         if named is None or named == LATEST or not RUN_ID.fullmatch(named):
             raise
         return ChosenRun(named, None, None)
-    config = load(folder.config)
+    config = load_config(folder.config)
     return ChosenRun(config.run.id or folder.run_id, folder, config)
 
 

@@ -84,7 +84,7 @@ class Policy:
         self._layout = self._make_layout()
         with hf.Weights(self.folder) as weights:
             self._index = [(name, weights.shape(name)) for name in convert.tensor_names(self._layout.weights)]
-            convert.load(self._bare, weights, self._layout)
+            convert.load_weights(self._bare, weights, self._layout)
         # Under sequence parallelism the output layer's input is a part of the sequence until the layer itself gathers it: rows
         # cannot be picked before that.
         self._selector = None

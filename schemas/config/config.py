@@ -105,7 +105,7 @@ class Config(BaseModel):
         return digest(self.digested)
 
     def to_yaml(self) -> str:
-        """Every key, defaults included, as `file.load` takes it back. Secrets stay the references that they are."""
+        """Every key, defaults included, as `file.load_config` takes it back. Secrets stay the references that they are."""
         plain = {name: _plain(section.model_dump()) for name, section in self.sections.items()}
         text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=120)
         return text

@@ -102,7 +102,7 @@ def build(raw: Mapping[str, Any]) -> Config:
     return Config(**parsed)
 
 
-def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """The config in a file, without the rules between its sections.
 
     Raises:

@@ -55,7 +55,7 @@ def own_parameters(model: Any, weights: Sequence[Weight]) -> dict[int, Tensor]:
     return found
 
 
-def load(model: Any, tensors: Mapping[str, Tensor] | Any, layout: Layout) -> None:
+def load_weights(model: Any, tensors: Mapping[str, Tensor] | Any, layout: Layout) -> None:
     """Copy this rank's share of a checkpoint into its model. `tensors[name]` gives a full tensor.
 
     Raises:

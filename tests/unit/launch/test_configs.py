@@ -27,14 +27,14 @@ def test_every_shipped_config_parses(path: Path) -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_the_data_of_every_shipped_config_is_usable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    run = config_file.load(path)
+    run = config_file.load_config(path)
     assert check_data(run.data, run.environment) == []
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_prompt_and_answer_fit_the_length_of_every_shipped_config(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    run = config_file.load(path)
+    run = config_file.load_config(path)
     room = run.model.max_total_sequence_length - run.generation.max_new_tokens
     rows = open_dataset(run.data, resolve(run.environment), word_tokenizer(chat=True), split="train", max_prompt_tokens=room)
     assert rows.prompt(0).answer is not None

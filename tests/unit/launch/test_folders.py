@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launch.folders import find_run_folder, make_run_folder, mint_id, set_logs_aside
-from schemas.config.file import load
+from schemas.config.file import load_config
 from schemas.errors import ConfigError
 from tests.fakes.launch.run_folders import add_checkpoint, run_config
 
@@ -20,7 +20,7 @@ def test_a_new_folder_holds_the_resolved_config_and_is_the_latest(tmp_path: Path
     first, second = run_config(tmp_path, "tiny-1"), run_config(tmp_path, "tiny-2")
     make_run_folder(first)
     made = make_run_folder(second)
-    assert load(made.config) == second
+    assert load_config(made.config) == second
     assert find_run_folder(None, tmp_path).run_id == "tiny-2"
     assert find_run_folder("tiny-1", tmp_path).run_id == "tiny-1"
     assert find_run_folder(str(tmp_path / "tiny-1"), Path("elsewhere")).run_id == "tiny-1"

@@ -17,7 +17,7 @@ from launch.archive.dump import make_dump, plan_dump
 from launch.folders import RunFolder
 from learner.dump.index import Index, verify
 from schemas import disk
-from schemas.config.file import load as read
+from schemas.config.file import load_config as read
 from schemas.disk import explain
 from schemas.errors import ConfigError, WeirError
 from schemas.records import group as groups

@@ -17,7 +17,7 @@ from learner.checkpoint.folders import read as read_manifest
 from learner.dump.index import DumpedTopic, Index, seal_off
 from learner.dump.records import write_records
 from schemas.config.file import build
-from schemas.config.file import load as read
+from schemas.config.file import load_config as read
 from schemas.errors import BrokerError, ConfigError, WeirError
 from tests.fakes.learner.replays import save_checkpoint
 from tests.fakes.records.make import UUID

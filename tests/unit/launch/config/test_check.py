@@ -11,7 +11,7 @@ import yaml
 from launch.config.check import load_checked
 from launch.config.rules import Machine
 from schemas.config.file import build
-from schemas.config.file import load as read
+from schemas.config.file import load_config as read
 from tests.fakes.records.runs import raw_config
 from tests.paths import ROOT
 

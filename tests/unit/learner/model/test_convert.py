@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from learner.model.checkpoint.convert import Layout, export, load, tensor_names
+from learner.model.checkpoint.convert import Layout, export, load_weights, tensor_names
 from learner.model.families.family import EMBEDDING, LAST_NORM, Weight
 from learner.model.families.forms import Sizes
 
@@ -38,14 +38,14 @@ def layout(weights: tuple[Weight, ...] = WEIGHTS, **changes: Any) -> Layout:
 
 def test_local_layers_and_other_names_of_a_parameter_lead_to_its_tensor() -> None:
     model = Model()
-    load(model, {f"model.layers.{i}.a_norm.weight": torch.full((2,), float(i)) for i in range(4)}, layout())
+    load_weights(model, {f"model.layers.{i}.a_norm.weight": torch.full((2,), float(i)) for i in range(4)}, layout())
     assert [parameter.tolist() for parameter in model.parameters.values()] == [[2.0, 2.0], [3.0, 3.0]]
 
 
 def test_a_parameter_that_the_table_lacks_is_an_error() -> None:
     model = Model(**{"0.extra.bias": torch.zeros(2)})
     with pytest.raises(ValueError, match=r"a parameter decoder\.layers\.2\.extra\.bias that the model's family does not have"):
-        load(model, {}, layout())
+        load_weights(model, {}, layout())
 
 
 def test_a_parameter_that_megatron_lacks_is_an_error() -> None:
@@ -56,7 +56,7 @@ def test_a_parameter_that_megatron_lacks_is_an_error() -> None:
 def test_a_tensor_of_another_shape_is_named() -> None:
     tensors = {f"model.layers.{i}.a_norm.weight": torch.zeros(5) for i in range(4)}
     with pytest.raises(ValueError, match=r"model\.layers\.2\.a_norm\.weight: shape \(5,\) for a parameter of \(2,\)"):
-        load(Model(), tensors, layout())
+        load_weights(Model(), tensors, layout())
 
 
 def test_a_copy_is_loaded_and_never_exported() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from schemas.config.base import LOCAL
 from schemas.config.config import KEYS, SECTIONS, Config
-from schemas.config.file import apply_overrides, build, load, parse, read
+from schemas.config.file import apply_overrides, build, load_config, parse, read
 from schemas.config.grpo import GrpoConfig
 from schemas.config.run import RunConfig
 from schemas.digests import digest, flatten
@@ -34,14 +34,14 @@ def problems(raw: dict[Any, Any]) -> dict[str, Problem]:
 
 def test_a_file_is_read_with_defaults_and_overrides(tmp_path: Path) -> None:
     file = write(tmp_path, TEXT + "run: {name: tiny}\ngrpo: {max_num_steps: 5}\n")
-    found = load(file, ["grpo.max_num_steps=7", "kafka.compression=zstd", "run.id=null"])
+    found = load_config(file, ["grpo.max_num_steps=7", "kafka.compression=zstd", "run.id=null"])
     assert found.run == RunConfig(name="tiny")
     assert (found.grpo.max_num_steps, found.grpo.num_prompts_per_step) == (7, 16)
     assert found.kafka.compression == "zstd"
 
 
 def test_a_file_of_what_is_required_is_all_defaults(tmp_path: Path) -> None:
-    assert load(write(tmp_path, TEXT)).grpo == GrpoConfig()
+    assert load_config(write(tmp_path, TEXT)).grpo == GrpoConfig()
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_an_unknown_section_names_the_nearest_also_when_it_is_not_text() -> None
 
 def test_an_empty_file_says_what_is_required(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
-        load(write(tmp_path, "# nothing\n"))
+        load_config(write(tmp_path, "# nothing\n"))
     assert [problem.key for problem in error.value.problems] == ["model.path", "data.train"]
 
 
