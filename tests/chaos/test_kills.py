@@ -94,7 +94,7 @@ def test_an_interrupt_ends_the_run_in_order(broker: Broker, tmp_path: Path) -> N
         run = job.end()
     assert run.code == 130, run.output
     assert f"run {run.run_id} stopped: interrupted by SIGINT" in run.output
-    assert (run.stop.reason, run.stop.resumable, run.stop.finished) == ("interrupted", True, False)
+    assert (run.stop.reason, run.stop.resumable, run.stop.finished) == ("interrupted by SIGTERM", True, False)
 
 
 def test_a_broker_of_somebody_else_that_stays_away_ends_the_run_with_its_name(

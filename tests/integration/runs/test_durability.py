@@ -79,7 +79,7 @@ def test_a_learner_killed_while_its_checkpoint_is_written_goes_on_from_the_one_b
         run = job.end()
     assert run.code == 0, run.output
     assert (tmp_path / "learner.before_manifest").exists()
-    assert "learner-0 died (exit code 1); it will be started again in 1 s (restart 1)" in run.output
+    assert "learner-0 died (signal SIGKILL); it will be started again in 1 s (restart 1)" in run.output
     assert "restarts: learner-0 1\n" in run.output
     assert run.steps == [0, 1, 2, 3]
     assert roots(run.folder) == [f"step_{version:08d}" for version in range(5)]
