@@ -103,9 +103,7 @@ def test_a_login_where_none_is_wanted_is_named(broker: Broker, monkeypatch: pyte
         {"protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "username": "u", "password": "env:WEIR_TEST_PASSWORD"}
     )
     started = time.monotonic()
-    with pytest.raises(
-        ConfigError, match="SASL PLAIN mechanism handshake failed: .*; check username, password"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"SASL PLAIN mechanism handshake failed: .*; check username, password") as caught:
         check_broker(KafkaConfig(security=security), broker.bootstrap, Deadline(60))
     assert "canary" not in str(caught.value)
     assert time.monotonic() - started < 15
